@@ -560,7 +560,7 @@ class Stream:
         """Return whether everything issued has ended; a negative answer is a charged poll (E8)."""
         what, races = f"query of stream '{self.name}'", self.device.races
         known = lambda: is_behind(races, self)  # noqa: E731 - as below
-        done = limits.ask(self.device.engine, what, lambda: self.head is None, known)
+        done = limits.ask(self.device.engine, what, lambda: self.head is None, known, self)
         if done and races is not None:
             races.host_waits_for_stream(self)
         return done
@@ -610,7 +610,7 @@ class Event:
             return True
         device = mark.stream.device
         known = lambda: is_behind(device.races, mark)  # noqa: E731 - one line of many
-        done = limits.ask(device.engine, "query of an event", lambda: mark.complete, known)
+        done = limits.ask(device.engine, "query of an event", lambda: mark.complete, known, mark)
         if done:
             mark.host_ordered()
         return done

@@ -100,7 +100,11 @@ class Work:
         engine, what = operation.stream.device.engine, f"is_completed of {operation.name}"
         is_true = None if self._is_incomplete else lambda: operation.complete
         done = limits.ask(
-            engine, what, is_true, partial(is_behind, operation.stream.device.races, operation)
+            engine,
+            what,
+            is_true,
+            partial(is_behind, operation.stream.device.races, operation),
+            operation,
         )
         if done:
             operation.host_ordered()
@@ -208,6 +212,7 @@ class Future:
             "done() of a future",
             lambda: self._ready.complete,
             lambda: self._is_seen,
+            self,
         )
         return self._is_seen
 

@@ -225,6 +225,7 @@ class Choices(Protocol):
         what: str,
         is_true: Callable[[], bool] | None,
         is_known: Callable[[], bool],
+        about: object = None,
     ) -> bool:
         """Answer a poll: what has happened may be seen yet, or not.
 
@@ -233,6 +234,7 @@ class Choices(Protocol):
             what: In the user's words.
             is_true: Whether it has happened; None: it never does.
             is_known: Whether the caller is behind it: then it is seen.
+            about: The object that is polled.
         """
 
     def called(self, operation: Any) -> None:  # noqa: ANN401 - operations live in other layers
@@ -255,6 +257,9 @@ class Choices(Protocol):
 
     def clock(self, task: Task, name: str, value: float) -> float:
         """Return a reading of a clock whose comparisons are choices."""
+
+    def note_text(self, text: str) -> None:
+        """Note the text of a reading of a clock: lines are compared without it."""
 
     def compare(self, task: Task, *, outcome: bool) -> bool:
         """Return the outcome of a comparison of readings of clocks: either is possible.

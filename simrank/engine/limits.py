@@ -232,6 +232,7 @@ def ask(
     what: str,
     is_true: Callable[[], bool] | None,
     is_known: Callable[[], bool] = lambda: False,
+    about: object = None,
 ) -> bool:
     """Answer a poll for something that has happened or not; a negative answer is charged (E8).
 
@@ -240,10 +241,11 @@ def ask(
         what: In the user's words.
         is_true: Whether it has happened; None: it never does.
         is_known: Whether the caller has waited for it, or for what comes after it.
+        about: The object that is polled.
     """
     choices = engine.choices
     if choices is not None and (task := engine.current_task()) is not None and not task.num_quiet:
-        return choices.ask(task, what, is_true, is_known)
+        return choices.ask(task, what, is_true, is_known, about)
     if is_true is None or not is_true():
         poll(engine, what)
     return is_true is not None and is_true()

@@ -106,7 +106,10 @@ def _calendar(name: str, position: int) -> Callable[..., Any]:
         broken_down = _gmtime(now_s)
         if name in ("gmtime", "localtime"):
             return broken_down
-        return _asctime(broken_down) if name == "ctime" else original(*args[:position], broken_down)
+        text = _asctime(broken_down) if name == "ctime" else original(*args[:position], broken_down)
+        if task.engine.choices is not None:
+            task.engine.choices.note_text(text)
+        return text
 
     return convert
 

@@ -83,7 +83,7 @@ class ThreadEnd(Handle):
     def is_seen(self, asker: Task, what: str) -> bool:
         """Answer a poll; a task that has seen the end sees it from then on."""
         is_seen = limits.ask(
-            self.engine, what, lambda: self.complete, lambda: asker in self.seen_by
+            self.engine, what, lambda: self.complete, lambda: asker in self.seen_by, self
         )
         if is_seen:
             self.seen_by.add(asker)

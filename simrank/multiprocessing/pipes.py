@@ -252,6 +252,7 @@ def _answers(task: Task, connection: Any, timeout: float | None) -> bool:  # noq
             "poll() of a pipe",
             lambda: bool(_select([connection], [], [], 0)[0]),
             lambda: direction.num_seen.get(task, 0) >= number,
+            direction,
         )
     if is_seen:
         direction.num_seen[task] = number

@@ -6,7 +6,6 @@ What cannot be looked into (an iterator, an open file) makes a place unsure: it 
 from __future__ import annotations
 
 import dis
-import gc
 import inspect
 import random  # noqa: TID251 - its state is read, not drawn from
 import sys
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.engine.callsite import is_library
+from simrank.engine.callsite import is_library, is_simranks
+from simrank.timings import stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,6 @@ _STATELESS = frozenset({  # Of torch: what a rank's calls make of them, others s
     "TCPStore", "device", "dtype",
 })  # fmt: skip
 _SHARED = "simrank.multiprocessing"  # A look at one of its objects is a call on it.
-_ITERATORS = ("range_iterator", "list_iterator", "tuple_iterator", "enumerate", "zip")
 
 
 class Place(NamedTuple):
@@ -80,26 +79,34 @@ def place_of(frame: FrameType | None, clocks: type | tuple[type, ...]) -> Place:
         frame: The innermost frame.
         clocks: As of `place_here`.
     """
-    line, look = "", _Look(clocks)
-    found: list[object] = []
+    frames: list[FrameType] = []
     while frame is not None:
-        code = frame.f_code
-        if is_library(code.co_filename):
-            found.append((code.co_name, frame.f_lasti))
-        else:
-            line = line or _line(frame)
-            look.is_sure &= not code.co_flags & inspect.CO_GENERATOR
-            live = live_names(code, frame.f_lasti)
-            values = frame.f_locals.items()
-            kept = {
-                n: v for n, v in values if not n.startswith("__") and (live is None or n in live)
-            }
-            found.append((code.co_qualname, frame.f_lasti, look.at(kept)))
-            if frame.f_locals is not frame.f_globals:
-                found.append(look.at(_state(frame.f_globals)))
-            found.append(look.at(_iterators(frame, look)))
+        frames.append(frame)
         frame = frame.f_back
-    return Place(digest_of(found), line or "an unknown line", look.is_sure, look.is_whole)
+    programs = [n for n, each in enumerate(frames) if not is_library(each.f_code.co_filename)]
+    line = _line(frames[programs[0]]) if programs else "an unknown line"
+    look, found = _Look(clocks), list[object]()
+    for number, each in enumerate(frames):
+        code = each.f_code
+        found.append((code.co_qualname, each.f_lasti))
+        is_base = not programs or number > programs[-1]  # What has called the program.
+        if is_base or (is_simranks(code.co_filename) and number < programs[0]):
+            continue
+        found.append(look.at(_values(each, look)))
+        if number in programs and each.f_locals is not each.f_globals:
+            found.append(look.at(_state(each.f_globals)))
+    return Place(digest_of(found), line, look.is_sure, look.is_whole)
+
+
+def _values(frame: FrameType, look: _Look) -> dict[str, Any]:
+    """Return the variables that a frame may still read, and those of its stack."""
+    code, values = frame.f_code, frame.f_locals
+    held = stacks.held(code, frame.f_lasti)
+    is_generator = bool(code.co_flags & inspect.CO_GENERATOR)
+    look.is_sure &= held.is_known and not is_generator and stacks.calls_python(frame, held)
+    live = live_names(code, frame.f_lasti)
+    names = values if live is None else live | held.names
+    return {name: values[name] for name in values if name in names and name[:2] != "__"}
 
 
 def drawn_numbers() -> bytes:
@@ -122,21 +129,6 @@ def _state(names: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _iterators(frame: FrameType, look: _Look) -> list[Any]:
-    """Return the state of the iterators of the `for` loops that a frame is in."""
-    depth = sum(first <= frame.f_lasti < last for first, last in _loops(frame.f_code))
-    if not depth:
-        return []
-    found = [each for each in gc.get_referents(frame) if type(each).__name__ in _ITERATORS]
-    look.is_sure &= len(found) >= depth
-    return [each.__reduce__() for each in found]
-
-
-@cache
-def _loops(code: CodeType) -> list[tuple[int, int]]:
-    return [(i.offset, i.argval) for i in dis.get_instructions(code) if i.opname == "FOR_ITER"]
-
-
 # ---- names that a frame may still read ----
 
 _READS_ALL = frozenset({"eval", "exec", "globals", "locals", "vars", "dir"})
@@ -153,8 +145,8 @@ def live_names(code: CodeType, offset: int) -> frozenset[str] | None:
     inner = _names_within(code)
     if inner & _READS_ALL:
         return None
-    after = _live_after(code)
-    return frozenset(after.get(offset, frozenset(code.co_names + code.co_varnames)) | inner)
+    every = frozenset(code.co_names + code.co_varnames)
+    return _live_after(code).get(stacks.step_at(code, offset).offset, every) | inner
 
 
 @cache

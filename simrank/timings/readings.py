@@ -34,12 +34,14 @@ class Moment(NamedTuple):
         number: Of the reading, among those of the rank.
         slept: For how long the rank had slept, in units of the clock.
         later: What the program has added since.
+        start: What the clock shows at first, at least.
     """
 
     clock: object
     number: int
     slept: float
     later: float = 0.0
+    start: float = -math.inf
 
 
 class Bounds(NamedTuple):
@@ -88,6 +90,10 @@ def _minus(one: Moment | Bounds, other: Moment | Bounds) -> Bounds:
         return Bounds(low, high)
     if isinstance(one, Bounds) and isinstance(other, Bounds):
         return Bounds(one.low - other.high, one.high - other.low)
+    if isinstance(one, Moment) and isinstance(other, Bounds):
+        return _since(one, other)
+    if isinstance(one, Bounds) and isinstance(other, Moment):
+        return Bounds(-math.inf, -_since(other, one).low)
     return _UNKNOWN
 
 
@@ -96,6 +102,11 @@ def _scaled(of: Moment | Bounds, factor: float) -> Bounds:
         return _UNKNOWN
     ends = of.low * factor, of.high * factor
     return Bounds(min(ends), max(ends))
+
+
+def _since(moment: Moment, number: Bounds) -> Bounds:
+    """Return the bounds of the difference of a reading and a number."""
+    return Bounds(moment.start + moment.slept + moment.later - number.high, math.inf)
 
 
 def _of(number: Any) -> Moment | Bounds:  # noqa: ANN401 - a number
@@ -175,10 +186,18 @@ def _noted(_: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(base: type) -> dict[str, Callable[..., Any]]:
+    """Return methods that show a reading; lines are compared without it, and nothing else is."""
+
+    def shown(text: str) -> str:
+        task = running_task()
+        if task is not None and task.engine.choices is not None:
+            task.engine.choices.note_text(text)
+        return text
+
     return {
-        "__format__": lambda _, how: format(base(0), how),
-        "__repr__": lambda _: repr(base(0)),
-        "__str__": lambda _: str(base(0)),
+        "__format__": lambda self, how: shown(format(base(self), how)),
+        "__repr__": lambda self: shown(repr(base(self))),
+        "__str__": lambda self: shown(repr(base(self))),
     }
 
 

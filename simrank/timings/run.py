@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dis
 import itertools
+import math
 import re
 import sys
 from functools import cache
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
 MAX_ROUNDS, MAX_LOOKS = 12, 4
 MAX_IN_A_ROW = 100  # Assumed: as many sleeps with nothing between are a loop that waits.
 MAX_SLEEPS = 10_000  # Assumed: a loop that waits for longer waits for what never happens.
-_CLOCK_STEP_PS, _APART_PS, _LATEST_PS = 10**9, 10**6, 10**6
+_CLOCK_STEP_PS, _APART_PS, _DAY_PS = 1_000_003_000, 10**6, 86_400 * 10**12
+_SHORTEST = 3  # Assumed: a shorter text of a reading may be any number.
 _KEEPS_TIME = "t"  # Begins the texts of runs that do.
 
 GO = "goes on"
@@ -87,7 +89,8 @@ class TimingRun(SwitchObserver):
         bounded: Lines of loops that were followed for a few rounds only.
         is_new: Whether further lines were found to share objects: the search starts again.
         num_limits: Waits whose long limit was taken not to expire.
-        num_readings: Readings of clocks.
+        num_readings: Readings of clocks by the program.
+        num_clocks: All readings of clocks.
         has_threads: Whether a rank has started a thread.
     """
 
@@ -107,7 +110,8 @@ class TimingRun(SwitchObserver):
         self.unmodelled: dict[ChoicePoint, int] = {}
         self.bounded: set[str] = set()
         self.is_new = False
-        self.num_limits = self.num_readings = 0
+        self.num_limits = self.num_readings = self.num_clocks = 0
+        self._texts: set[str] = set()
         self.has_threads = False
         self._picks, self._known = tuple(picks), Known() if known is None else known
         self._keeps_time = keeps_time
@@ -117,6 +121,7 @@ class TimingRun(SwitchObserver):
         self._threads: dict[tuple[int, int], int] = {}
         self._parked: list[Waiting] = []
         self._objects: dict[tuple[str, Hashable], SharedObject] = {}
+        self._compared: dict[Task, int] = {}
         self._calls: dict[Any, tuple[Actor, str]] = {}
         self._states: set[bytes] = set()
         self._num_changes = 0
@@ -130,7 +135,7 @@ class TimingRun(SwitchObserver):
         """Drop the run's tasks and objects; its findings stay."""
         self.has_threads = any(task.engine.shares_variables for task in self._actors)
         for held in (
-            self._actors, self._groups, self._objects, self._parked, self._calls,
+            self._actors, self._groups, self._objects, self._parked, self._calls, self._compared,
         ):  # fmt: skip
             held.clear()
 
@@ -205,6 +210,7 @@ class TimingRun(SwitchObserver):
         what: str,
         is_true: Callable[[], bool] | None,
         is_known: Callable[[], bool],
+        about: object = None,
     ) -> bool:
         """Answer a poll."""
         if is_true is None:
@@ -212,7 +218,9 @@ class TimingRun(SwitchObserver):
             return False
         if is_true() and is_known():
             return True
-        answer: str = self._own_choice(task, what, lambda: [YES, NO] if is_true() else [NO])
+        answer: str = self._own_choice(
+            task, what, lambda: [YES, NO] if is_true() else [NO], about=id(about)
+        )
         return answer == YES
 
     def _ask_in_vain(self, task: Task, what: str) -> None:
@@ -247,16 +255,34 @@ class TimingRun(SwitchObserver):
         """Return the outcome of a comparison of readings of clocks: either is possible."""
         if self._keeps_time:
             return outcome
-        return bool(self._own_choice(task, "a comparison of times", lambda: [True, False]))
+        # Several with no reading between are of one expression, and no loop.
+        number = self._compared[task] = self._compared.get(task, 0) + 1
+        what = "a comparison of times"
+        return bool(self._own_choice(task, what, lambda: [True, False], about=number))
 
     def clock_ps(self, task: Task) -> int:
         """Return the next reading of a rank's clocks, in picoseconds."""
         actor = self._actor(task)
+        self._compared.pop(task, None)
         actor.clock_ps += _CLOCK_STEP_PS
         # Of two ranks another one is later with another scale: a comparison that is not seen shows.
-        is_first_late = self._clock_scale > 1
-        late_ps = _LATEST_PS - actor.name[1] if is_first_late else actor.name[1]
-        return actor.clock_ps * self._clock_scale + late_ps * _APART_PS
+        scale, (_, rank, _) = self._clock_scale, actor.name
+        late_ps = rank * _APART_PS if scale == 1 else scale * _DAY_PS // 999 - rank * _APART_PS
+        actor.read_ps = actor.clock_ps * scale + late_ps
+        self.num_clocks += 1
+        return actor.read_ps
+
+    def note_text(self, text: str) -> None:
+        """Note the text of a reading of a clock: lines are compared without it."""
+        if len(text) >= _SHORTEST:
+            self._texts.add(text)
+
+    def without_times(self, text: str) -> str:
+        """Return a text of the run without the readings of clocks in it."""
+        if not self._texts:
+            return text
+        texts = "|".join(map(re.escape, sorted(self._texts, key=len, reverse=True)))
+        return re.sub(rf"(?<![\d.])(?:{texts})(?:,\d{{3}})?(?!\d)", "<time>", text)
 
     def clock(self, task: Task, name: str, value: float) -> float:
         """Return a reading of a clock; a plain number for a library, which only notes the time."""
@@ -269,7 +295,9 @@ class TimingRun(SwitchObserver):
         self.num_readings += 1
         per_second = 10**9 if isinstance(value, int) else 1
         slept = actor.slept_ps / 10**12 * per_second
-        found: float = reading(value, Moment((name, actor.name), actor.clock_ps, slept))
+        start = math.floor(value - actor.read_ps / 10**12 * per_second)
+        moment = Moment((name, actor.name), actor.clock_ps, slept, start=start)
+        found: float = reading(value, moment)
         return found
 
     def sleep(self, task: Task, delay_ps: int) -> None:
@@ -320,9 +348,12 @@ class TimingRun(SwitchObserver):
 
     # ---- parked ----
 
-    def _own_choice(self, task: Task, what: str, options: Callable[[], list[Any]]) -> Any:  # noqa: ANN401 - one of them
-        actor = self._actor(task)
-        point, visit = ChoicePoint(line_here(), _without_numbers(what)), self._visit(actor, what)
+    def _own_choice(
+        self, task: Task, what: str, options: Callable[[], list[Any]], about: Hashable = None
+    ) -> Any:  # noqa: ANN401 - one of them
+        """Return the picked option; while nothing changes, each once at a place about a thing."""
+        actor, point = self._actor(task), ChoicePoint(line_here(), _without_numbers(what))
+        visit = self._visit(actor, (what, about))
         answer = self._park(task, Waiting(actor, point, options, is_own=True, visit=visit))
         is_seen = task.engine.shares_variables or point.line in self._known.visible
         actor.observe(what, answer, hidden_at=None if is_seen else point.line)

@@ -18,7 +18,8 @@ MAX_RUNS = 1000  # Assumed: minutes for a small program.
 RETURNED = "returned"
 # Assumed: runs with drawn picks, until so many have shown no further line.
 _MAX_DRAWN, _NUM_SAME = 24, 4
-_OTHER_CLOCK = 1009  # Assumed: another factor changes every comparison that is not seen.
+# Assumed: factors of clocks that change every comparison that is not seen.
+_OTHER_CLOCKS = (1009, 500_009, 77_777)
 
 
 class TimingEnd(NamedTuple):
@@ -171,11 +172,19 @@ def _drawn(
     for number in range(num_runs):
         timing = TimingRun((), known, drawn=number, keeps_time=keeps_time)
         try:
-            seen = run(timing)
+            seen = _seen(run, timing)
             timing.ended()
         finally:
             timing.forget()
         yield timing, seen
+
+
+def _seen(run: Callable[[TimingRun], TimingEnd], timing: TimingRun) -> TimingEnd:
+    """Return how a run ends, without the readings of clocks that it shows."""
+    end, lines, findings = run(timing)
+    hidden = timing.without_times
+    shown = {key: [hidden(line) for line in own] for key, own in lines.items()}
+    return TimingEnd(hidden(end), shown, findings)
 
 
 class _Search:
@@ -237,7 +246,7 @@ class _Search:
             picks = todo.pop()
             timing = TimingRun(picks, known)
             try:
-                seen = self._run(timing)
+                seen = _seen(self._run, timing)
                 timing.ended()
                 verdict.num_runs += 1
                 verdict.add(timing, seen)
@@ -283,11 +292,16 @@ class _Search:
             problems.append("two runs differ: a clock or something outside decides, unseen")
 
     def _repeats(self, outcome: TimingOutcome) -> bool:
-        """Return whether the first run is the same again, with faster clocks."""
-        timing = TimingRun.parse(outcome.replay, clock_scale=_OTHER_CLOCK)
-        try:
-            return self._run(timing).outcome == outcome.seen.outcome
-        except OtherWayError:
-            return False
-        finally:
-            timing.forget()
+        """Return whether the first run is the same again, with faster clocks if it reads any."""
+        for scale in _OTHER_CLOCKS:
+            timing = TimingRun.parse(outcome.replay, clock_scale=scale)
+            try:
+                if _seen(self._run, timing).outcome != outcome.seen.outcome:
+                    return False
+            except OtherWayError:
+                return False
+            finally:
+                timing.forget()
+            if not timing.num_clocks:
+                break
+        return True

@@ -99,7 +99,8 @@ class Actor:
         num_sleeps: Waits so far for what the search does not see.
         num_calls: Calls of the search.
         slept_at: Places where it slept since it did anything else.
-        clock_ps: The last reading of its clock.
+        clock_ps: The last reading of its clock, of those that all count as equal.
+        read_ps: That reading, as it was given.
     """
 
     name: tuple[int, int, int]
@@ -118,6 +119,7 @@ class Actor:
     slept_at: set[bytes] = field(default_factory=set)
     slept_ps: int = 0
     clock_ps: int = 0
+    read_ps: int = 0
 
     def observe(self, *what: object, hidden_at: str | None = None) -> None:
         """Add an observation; `hidden_at` is the line of one that no other rank sees."""
