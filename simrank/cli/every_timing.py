@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 8
 _ASSUMED = (
-    "messages are buffered as on the simulated cluster; nothing fails; files, sockets and threads "
-    "of C code are not seen; sums are added in the order of the algorithm that was chosen"
+    "messages are buffered as on the simulated cluster; nothing fails; no buffer is used while a "
+    "call of gloo has it; files, sockets and threads of C code are not seen; sums are added in the "
+    "order of the algorithm that was chosen"
 )
 
 

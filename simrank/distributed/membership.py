@@ -12,6 +12,7 @@ from simrank.distributed.backends import Backend, Backends, check_timeout, parse
 from simrank.distributed.group import Maker, ProcessGroup, World, membership
 from simrank.engine import user_site
 from simrank.engine.callsite import depth_of_user
+from simrank.engine.choices import LONG_PS
 from simrank.errors import DistNetworkError
 from simrank.ranks import Program, current_program, require_rank
 from simrank.ranks.current import comparisons_of, of_process
@@ -53,6 +54,13 @@ class group(metaclass=_World):  # noqa: N801 - torch's name
 # ---- joining and leaving ----
 
 
+def note_limit(program: Program, timeout: timedelta) -> None:
+    """Name a short limit of joining the default group to a search of every timing."""
+    choices = program.engine.choices
+    if choices is not None and timeout.total_seconds() * 1e12 < LONG_PS:
+        choices.pass_over("the time limit of init_process_group")
+
+
 def init_process_group(
     backend: str | None = None,
     init_method: str | None = None,
@@ -78,6 +86,8 @@ def init_process_group(
     if state.default is not None:
         raise ValueError("trying to initialize the default process group twice!")
     check_timeout(timeout)
+    if timeout is not None:
+        note_limit(program, timeout)
     parsed = parse_backend(backend)
     for name, given, actual in (
         ("rank", rank, program.rank),

@@ -108,10 +108,13 @@ def refuse(original: Callable[..., Any], name: str, to_fix: str) -> Callable[...
 def of_subprocess(module: ModuleType) -> Patches:
     """Return patches for what waits for a child process."""
     popen: Any = module.__dict__["Popen"]
-    waits = ("wait", "communicate", "send_signal", "__exit__")
     return [
         (popen, "__init__", _with_own_environment(waiting_for_real(popen.__init__))),
-        *((popen, name, waiting_for_real(getattr(popen, name))) for name in waits),
+        *((popen, n, waiting_for_real(getattr(popen, n))) for n in ("send_signal", "__exit__")),
+        *(
+            (popen, n, _wait_child(waiting_for_real(getattr(popen, n))))
+            for n in ("wait", "communicate")
+        ),
         (popen, "poll", _poll_child(popen.poll)),
     ]
 
@@ -174,6 +177,21 @@ def system_of(original: Callable[[str], int]) -> Callable[[str], int]:
 
 
 @functools.lru_cache(maxsize=32)
+def _wait_child(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Name a limit in real time to a search of every timing."""
+
+    @functools.wraps(original)
+    def wait(self: object, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        task = running_task()
+        if timeout is not None and task is not None and task.engine.choices is not None:
+            task.engine.choices.pass_over("the time limit of a child process")
+        return original(self, *args, timeout=timeout, **kwargs)
+
+    interrupts.may_be_left(wait)
+    return wait
+
+
+@functools.lru_cache(maxsize=32)
 def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
     """Poll a child process in real time for a rank."""
 
@@ -189,6 +207,21 @@ def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
 
     interrupts.may_be_left(poll)
     return poll
+
+
+def of_shared_memory(module: ModuleType) -> Patches:
+    """Return patches that tell a search of every timing of memory that processes share."""
+    kind: Any = module.__dict__["SharedMemory"]
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def make(self: object, *args: object, **kwargs: object) -> None:
+        task = running_task()
+        if task is not None and task.engine.choices is not None:
+            task.engine.choices.pass_over("memory that processes share")
+        original(self, *args, **kwargs)
+
+    return [(kind, "__init__", make)]
 
 
 # ---- sockets ----

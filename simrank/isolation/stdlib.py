@@ -265,6 +265,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "hypothesis.utils.dynamicvariables": libraries.of_variables,
     "hypothesis.utils.threading": libraries.of_thread_locals,
     "multiprocessing.pool": threads.of_pool,
+    "multiprocessing.shared_memory": blocking_calls.of_shared_memory,
     "multiprocessing.synchronize": _of_synchronize,
     "psutil": process_state.of_psutil,
     "sched": _of_sched,

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from simrank.engine.callsite import is_real
 from simrank.errors.base import add_note
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import current_engine, rank_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,12 +68,29 @@ def per_rank(
     given = (fn, tuple(args))
     refer = _never if refer is None else refer
     if shared or is_immutable(given, refer):
+        if not shared:
+            _note_tensors(args)
         return lambda: given
     try:
         pickled, table = pickle_by_reference(given, refer)
     except RecursionError:  # As pickle: nested too deep to be copied.
         return lambda: given
+    _note_tensors(table)
     return partial(_unpickled, pickled, table)
+
+
+def _note_tensors(values: Sequence[Any]) -> None:
+    """Name tensors to a search of every timing: processes share their memory from now on."""
+    engine = current_engine()
+    if engine is None or engine.choices is None:
+        return
+    for value in values:
+        if type(value) is tuple:
+            _note_tensors(value)
+        elif any(
+            (kind.__module__, kind.__name__) in _SHARED_CLASSES for kind in type(value).__mro__
+        ):
+            engine.choices.pass_over("a tensor in memory that processes share")
 
 
 def check_picklable(fn: Callable[..., Any], args: Sequence[Any], *, shared: bool) -> None:

@@ -123,6 +123,8 @@ class ProcessContext:
         unjoined = self._context.unjoined
         if self in unjoined:
             unjoined.remove(self)
+        if len(group.failed) > 1 and engine.choices is not None:
+            engine.choices.pass_over("which of several failures comes first")
         if group.failed:
             raise _failure(group)
         return True

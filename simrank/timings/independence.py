@@ -1,4 +1,4 @@
-"""Which tasks of a run need not wait for others: their calls and the others' commute.
+"""Tasks of a run that can wait, since their calls and those of others commute.
 
 Where several tasks are parked, not all orders of their calls differ. A set of them is enough if no
 task outside of it comes to the objects that its members are about to come to, before one of them
@@ -35,7 +35,7 @@ def _may_be_one(one: ObjectName, other: ObjectName) -> bool:
     return one[0] == other[0] and (one[1] == other[1] or one[1] is None or other[1] is None)
 
 
-class Touches:
+class ObjectUses:
     """The objects that each task comes to, and until when: the number of its calls on others."""
 
     def __init__(self) -> None:

@@ -180,7 +180,7 @@ def _drawn(
 
 
 def _seen(run: Callable[[TimingRun], TimingEnd], timing: TimingRun) -> TimingEnd:
-    """Return how a run ends, without the readings of clocks that it shows."""
+    """Return the end and the lines of a run, without the readings of clocks in them."""
     end, lines, findings = run(timing)
     hidden = timing.without_times
     shown = {key: [hidden(line) for line in own] for key, own in lines.items()}

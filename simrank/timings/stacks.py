@@ -1,4 +1,4 @@
-"""What a frame holds besides its variables, as far as its code tells.
+"""Values that a frame holds besides its variables, as far as its code tells.
 
 Python does not show the values of a half-computed expression, nor what a C function holds that
 calls back (`sorted`, `map`, `min`). So the code says for each instruction where the values on the
@@ -29,13 +29,13 @@ class _Counter(NamedTuple):
     names: Path
 
 
-class Held(NamedTuple):
+class FrameStack(NamedTuple):
     """The values on the stack of a frame in the midst of an instruction.
 
     Attributes:
         names: The variables that they come from.
         is_known: Whether they come from nothing else.
-        called: The function that is called, as a path; None: it is none, or not known.
+        called: The function that is called, as a path; None: there is none, or it is unknown.
         is_call: Whether a function is called at all.
     """
 
@@ -57,8 +57,8 @@ _SIMPLE = ("LOAD_ATTR", "STORE_ATTR", "BINARY_SUBSCR", "STORE_SUBSCR", "BEFORE_W
 
 
 @cache
-def held(code: CodeType, offset: int) -> Held:
-    """Return what is on the stack of a frame in the midst of an instruction.
+def held(code: CodeType, offset: int) -> FrameStack:
+    """Return the stack of a frame in the midst of an instruction.
 
     Args:
         code: The frame's.
@@ -68,7 +68,7 @@ def held(code: CodeType, offset: int) -> Held:
     step = step_at(code, offset)
     offset = step.offset
     if offset not in after:
-        return Held(frozenset(), is_known=False, called=None, is_call=True)
+        return FrameStack(frozenset(), is_known=False, called=None, is_call=True)
     is_call = step.opname.startswith("CALL")
     num_results = {"STORE": 0, "BEFORE": 2, "DELETE": 0}.get(step.opname.partition("_")[0], 1)
     kept = after[offset][: len(after[offset]) - num_results]
@@ -83,7 +83,7 @@ def held(code: CodeType, offset: int) -> Held:
             is_call = False
     else:
         is_known &= step.opname.startswith(_SIMPLE)
-    return Held(frozenset(names), is_known, called, is_call)
+    return FrameStack(frozenset(names), is_known, called, is_call)
 
 
 @cache
@@ -99,7 +99,7 @@ def _is_path(slot: object) -> bool:
     return type(slot) is tuple
 
 
-def calls_python(frame: FrameType, call: Held) -> bool:
+def calls_python(frame: FrameType, call: FrameStack) -> bool:
     """Return whether a frame runs a Python function itself, not through one of C."""
     if not call.is_call:
         return True
@@ -192,7 +192,7 @@ def _run(
 def _pushed(
     steps: list[dis.Instruction], number: int, stack: tuple[Any, ...]
 ) -> tuple[int, tuple[Any, ...]] | None:
-    """Return how many values an instruction pops, and what it pushes; None: see its effect."""
+    """Return the number of values that an instruction pops, and those it pushes, or None."""
     step = steps[number]
     name, arg = step.opname, step.arg or 0
     found: tuple[int, tuple[Any, ...]] | None = None

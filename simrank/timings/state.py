@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine.choices import Act
-from simrank.timings.independence import Touches, object_name
+from simrank.timings.independence import ObjectUses, object_name
 from simrank.timings.places import digest_of, place_of
 from simrank.timings.readings import READINGS
 
@@ -37,7 +37,7 @@ class Known:
     states: set[bytes] = field(default_factory=set)
     contexts: set[bytes] = field(default_factory=set)
     acts: dict[tuple[object, ...], bytes] = field(default_factory=dict)
-    touches: Touches = field(default_factory=Touches)
+    touches: ObjectUses = field(default_factory=ObjectUses)
     may_wait: bool = True
     has_waited: bool = False
 
@@ -49,7 +49,7 @@ class Known:
 
     @property
     def num_found(self) -> int:
-        """How much of the lines and objects is known."""
+        """The number of facts by which runs differ in what they are."""
         return len(self.shared) + len(self.visible) + self.touches.num_found
 
 

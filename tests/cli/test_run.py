@@ -13,9 +13,8 @@ import types
 
 import pytest
 
-from simrank.cli import main
-from simrank.cli import run as run_command
-from simrank.cli.run import Logs
+from simrank.cli import main, rank_output
+from simrank.cli.rank_output import Logs
 
 SCRIPT = """
 import argparse, os, sys
@@ -426,7 +425,7 @@ def test_what_is_redirected_is_not_shown(run, tmp_path):
 
 def test_without_a_folder_one_is_made_and_named(run, tmp_path, monkeypatch):
     """As torchrun makes one."""
-    monkeypatch.setattr(run_command.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))
+    monkeypatch.setattr(rank_output.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))
     status, out, err = run("-t", "3")
     assert (status, out) == (0, OUT)
     assert err == f"simrank: logs of ranks are in {tmp_path}/simrank_\n{ERR}"
@@ -459,7 +458,7 @@ def test_what_is_written_wrongly_is_bad_usage(run, options, message):
 
 def test_more_ranks_than_files_may_be_open_have_whole_logs(tmp_path, monkeypatch):
     """Files that were closed meanwhile go on where they ended."""
-    monkeypatch.setattr(run_command, "_MAX_OPEN", 2)
+    monkeypatch.setattr(rank_output, "_MAX_OPEN", 2)
     logs = Logs(tmp_path)
     for turn in range(2):
         for rank in range(4):

@@ -344,6 +344,19 @@ def test_a_reading_equals_itself_and_no_other():
     assert (verdict.is_proved, outputs(verdict)) == (True, {("True True True True", "")})
 
 
+def test_readings_are_sorted_in_every_order():
+    """Comparisons within one call are no rounds of a loop, and no clock reads less than zero."""
+
+    def body(rank, ctx, _):
+        spans = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            spans.append(time.perf_counter() - begin)
+        say(spans.index(min(spans)), time.process_time() >= 0)
+
+    assert outputs(verdict_of(body, nprocs=1)) == {(f"{n} True", "") for n in range(3)}
+
+
 def test_readings_of_ranks_that_are_compared_unseen_prove_nothing():
     """Arrays hold plain numbers; in the second run another rank is later."""
 

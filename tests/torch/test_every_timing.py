@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from datetime import timedelta
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,57 @@ def test_an_election_has_each_winner():
         return store.compare_set("leader", "", str(rank)).decode()
 
     assert outputs(verdict_of(program, 3)) == {("0",), ("1",), ("2",)}
+
+
+def test_ranks_at_other_keys_need_no_orders_of_their_own():
+    """Two orders of each of two pairs of ranks are four runs, and none in vain."""
+
+    def program(rank, store):
+        store.set(f"key{rank // 2}", str(rank))
+        torch_dist.barrier()
+        return store.get(f"key{rank // 2}").decode()
+
+    verdict = verdict_of(program, 4)
+
+    assert outputs(verdict) == {("0",), ("1",)}
+    assert (verdict.num_runs, verdict.num_met) == (4, 0)
+
+
+def test_a_store_sees_the_keys_of_queues():
+    """Once something was pushed."""
+
+    def program(rank, store):
+        if rank:
+            store.queue_push("queue", "a")
+            return None
+        return store.check(["queue"])
+
+    assert outputs(verdict_of(program, 2)) == {("True",), ("False",)}
+
+
+NOT_FOLLOWED = {
+    "the future of a call of gloo, which waits": lambda rank: (
+        torch_dist.all_reduce(torch.ones(1), async_op=True).get_future().done()
+    ),
+    "a tensor in memory that processes share": lambda rank: torch.multiprocessing.spawn(
+        print, (torch.ones(1),), nprocs=1
+    ),
+    "a DataLoader with in_order=False": lambda rank: len(
+        list(torch.utils.data.DataLoader([1, 2], num_workers=1, in_order=False))
+    ),
+    "the time limit of a child process": lambda rank: (
+        subprocess.run([sys.executable, "-c", ""], timeout=50, check=True).returncode
+    ),
+    "memory that processes share": lambda rank: shared_memory.ShareableList([rank]).shm.unlink(),
+}
+
+
+@pytest.mark.parametrize("what", NOT_FOLLOWED)
+def test_what_is_not_followed_is_named(what):
+    """Nothing is proved then."""
+    verdict = verdict_of(lambda rank, _: NOT_FOLLOWED[what](rank), 1)
+
+    assert any(problem.startswith(f"{what} at ") for problem in verdict.problems), verdict.problems
 
 
 def test_a_wait_with_a_short_limit_is_in_time_or_not():

@@ -17,7 +17,7 @@ from simrank.distributed.active_members import ElasticOptions
 from simrank.distributed.backends import NCCL, Backends, parse_backend
 from simrank.distributed.group import Maker, World, membership
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
-from simrank.distributed.membership import join_world, number_of, world_of
+from simrank.distributed.membership import join_world, note_limit, number_of, world_of
 from simrank.engine import user_site
 from simrank.errors import UnsupportedError
 from simrank.isolation import libraries
@@ -241,6 +241,7 @@ def make_default(
 ) -> SimulatedGroup:
     """Make the running rank's default group."""
     program = require_rank("init_process_group")
+    note_limit(program, timeout)
     state, backends = membership(program), _checked(program, backend)
     members = meet(program, *place)
     key = state.epoch, name

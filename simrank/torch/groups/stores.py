@@ -187,10 +187,11 @@ class SimulatedStore(dist.Store):
         self._table.put(key, self._table.values.get(key, b"") + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all keys are set."""
+        """Return whether all keys are set, or are queues that have entries."""
         for key in keys:
             self._table.reach(key, Act.READ)
-        return all(key in self._table.values for key in keys)
+        table = self._table
+        return all(key in table.values or table.queues.get(key) for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys are set.
