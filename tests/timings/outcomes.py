@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from simrank import Context
 from simrank.engine import TimeLimitError
 from simrank.engine.delays import DEFAULT_MAX_PS, Delays
-from simrank.errors import DeadlockError, SimrankError, SpawnException
+from simrank.errors import DeadlockError, LivelockError, SimrankError, SpawnException
 from simrank.isolation.output import keep_lines
 from simrank.multiprocessing.script import run_script
 
@@ -38,6 +38,7 @@ JITTER = "TIMING_JITTER_SEED"
 LIMIT_S = 20.0  # Of a run on real processes that may be in a deadlock; a usual one takes 0.5 s.
 _LONG_DELAY_PS = 50 * DEFAULT_MAX_PS  # As long as the longest sleep of `jitter`.
 _LINE = re.compile(r"r(\w+): ?")
+_ENDLESS = DeadlockError, LivelockError  # A run on real processes cannot tell them apart.
 # Errors of the other ranks, once a rank has ended with its own.
 _OF_PEERS = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError")
 
@@ -153,11 +154,11 @@ def text_of(lines: Mapping[tuple[int, str], Sequence[str]]) -> str:
 
 
 def simulated_end(error: SimrankError, *, is_plain: bool) -> str:
-    if isinstance(error, DeadlockError):
+    if isinstance(error, _ENDLESS):
         return "deadlock"
     if isinstance(error, SpawnException) and error.errors:
         causes = {rank: type(each).__name__ for rank, each in error.errors.items()}
-        if any(isinstance(each, DeadlockError) for each in error.errors.values()):
+        if any(isinstance(each, _ENDLESS) for each in error.errors.values()):
             return "deadlock"
         return _failure(causes, is_plain=is_plain)
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
