@@ -41,6 +41,7 @@ from simrank.isolation.ledger import Ledger
 from simrank.ranks.current import (
     current_engine,
     is_for_real,
+    numbered,
     race_order,
     rank_program,
     running_task,
@@ -266,6 +267,7 @@ class Lock:
 
     __slots__ = (
         "__weakref__", "_holder", "_is_waiter", "_num_calls", "_order", "_real", "_waits",
+        "made_as",
     )  # fmt: skip
 
     def __init__(self, real: _thread.LockType | None = None, *, is_waiter: bool = False) -> None:
@@ -273,6 +275,7 @@ class Lock:
         self._waits: deque[LockWait] = deque()
         self._holder: Task | int | None = None
         self._is_waiter = is_waiter
+        self.made_as = None if is_waiter else numbered()
         self._num_calls = 0  # Of threads, which the next owner follows.
         self._order: dict[int, int] = {}  # The clock of its last owner, for race checks.
 
@@ -309,7 +312,7 @@ class Lock:
                 is_shared = not is_called_by_package()  # Its locks are those of one process.
                 act, is_ready = (Act.ACQUIRE, self._is_free) if blocking else (Act.UPDATE, None)
                 key = id(self) if is_shared else None
-                limits.reach(task, LOCKS, key, self, act=act, is_ready=is_ready)
+                limits.reach(task, LOCKS, key, self, act=act, is_ready=is_ready, given=self.made_as)
             if task.engine.choices is None:
                 note_lock(id(self), task)
         if self._real.acquire(False):
@@ -391,7 +394,8 @@ class Lock:
         if task is None or not task.engine.sees_shared or self._is_waiter:
             self._hand_over()
             return
-        limits.reach(task, LOCKS, id(self), act=Act.RELEASE)  # It is held for longer.
+        # It is held for longer.
+        limits.reach(task, LOCKS, id(self), self, act=Act.RELEASE, given=self.made_as)
         self._hand_over()
         limits.reach(task, LOCKS)  # What the rank does next is late.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from simrank.isolation import diagnostics
 from simrank.isolation.package_state import see_handled
 from simrank.isolation.process_state import argv_property
-from simrank.ranks.current import current_program
+from simrank.ranks.current import current_program, started_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,22 +66,11 @@ def keep_lines(program: Program) -> Callable[[], dict[tuple[int, str], list[str]
     texts: defaultdict[tuple[int, str], io.StringIO] = defaultdict(io.StringIO)
 
     def log(rank: int, stream: str) -> io.StringIO:
-        return texts[rank, stream + _started_as(_writer())]
+        writer = _writer()
+        return texts[rank, stream + ("" if writer is None else started_as(writer))]
 
     set_output(program, Output(log=log, shows=lambda *_: False))
     return lambda: {key: text.getvalue().split("\n") for key, text in texts.items()}
-
-
-def _started_as(program: Program | None) -> str:
-    """Return the number of a process of a rank as text; nothing for the rank itself."""
-    parts = []
-    while program is not None and program.rank is not None:
-        above = _rank_of(program.parent)
-        if above is not None:
-            is_process = program.process_of is not None
-            parts.append(f"process {program.number}" if is_process else f"rank {program.rank}")
-        program = above
-    return "".join(f" of {part}" for part in parts)
 
 
 def _output_of(program: Program) -> tuple[int, Output]:

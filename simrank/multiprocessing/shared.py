@@ -26,7 +26,7 @@ from simrank.multiprocessing.arguments import (
     pickle_by_reference,
     unpickle_references,
 )
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import numbered, rank_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -173,6 +173,7 @@ class Value:
 
     def __init__(self, typecode: object, value: object = None, *, lock: object = True) -> None:
         self._value = _zero(typecode) if value is None else value
+        self.made_as = numbered()
         self._lock = RLock() if isinstance(lock, bool) else lock
 
     @property
@@ -207,6 +208,7 @@ class Array:
         *,
         lock: object = True,
     ) -> None:
+        self.made_as = numbered()
         if isinstance(size_or_values, int):
             self._values = [_zero(typecode)] * size_or_values
         else:

@@ -114,13 +114,14 @@ class Program:
         parent: The program that spawned it, or None.
         outer: Of a main program: the one that entered its Context, or None.
         process_of: Of a process that a rank has started: that rank; None of ranks.
+        num_made: Shared objects that it has made, in a search of every timing.
         num_started: Processes that it has started.
         number: Of a process: among those of its rank, from 1; 0 of ranks.
     """
 
     __slots__ = (
-        "__weakref__", "context", "device_index", "engine", "local", "num_started", "number",
-        "outer", "parent", "process_of", "rank", "started_rank", "task", "world_size",
+        "__weakref__", "context", "device_index", "engine", "local", "num_made", "num_started",
+        "number", "outer", "parent", "process_of", "rank", "started_rank", "task", "world_size",
     )  # fmt: skip
 
     def __init__(
@@ -141,7 +142,7 @@ class Program:
         self.parent = parent
         self.outer: Program | None = None
         self.process_of: Program | None = None
-        self.num_started = self.number = 0
+        self.num_made = self.num_started = self.number = 0
         self.task: Task | None = None
         self.local: dict[str, Any] = {}
 
@@ -179,6 +180,30 @@ def process_of(starter: Program, *, is_forked: bool) -> Program:
         if forked is not None:
             made.local[key] = forked(value)
     return made
+
+
+def started_as(program: Program) -> str:
+    """Return the number of a process of a rank as text; nothing for the rank itself."""
+    parts = []
+    rank: Program | None = program
+    while rank is not None:
+        above = rank.parent
+        while above is not None and above.rank is None:
+            above = above.outer
+        if above is not None:
+            is_process = rank.process_of is not None
+            parts.append(f"process {rank.number}" if is_process else f"rank {rank.rank}")
+        rank = above
+    return "".join(f" of {part}" for part in parts)
+
+
+def numbered() -> str | None:
+    """Return a name for what the running rank makes, the same in each run of a search."""
+    program = rank_program()
+    if program is None or program.engine.choices is None:
+        return None
+    program.num_made += 1
+    return f"{program.num_made}, made by {program.started_rank}{started_as(program)}"
 
 
 def _itself(value: Any) -> Any:  # noqa: ANN401 - anything

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 ObjectName = tuple[str, "Hashable | None"]  # The kind, and the part; None: any.
 
 
-def object_name(kind: str, key: Hashable) -> ObjectName:
+def object_name(kind: str, key: Hashable, owner: object) -> ObjectName:
     """Return a name of a shared object that is the same in all runs; others may share it.
 
-    Of a key `(owner, part)` the part is the same in all runs; any other key may not be.
+    Of a key `(owner, part)` the part is the same in all runs; any other key may not be. Locks and
+    shared values have a name of their own.
     """
-    part = key[1] if isinstance(key, tuple) else None
+    try:
+        made_as = object.__getattribute__(owner, "made_as")  # A look at some is a call on them.
+    except AttributeError:
+        made_as = None
+    part = key[1] if isinstance(key, tuple) else made_as
     return kind, part if isinstance(part, str | int) else None
 
 
@@ -53,7 +58,11 @@ class ObjectUses:
         return is_new
 
     def stubborn(
-        self, start: Waiting, parked: Sequence[Waiting], actors: Mapping[ActorName, Actor]
+        self,
+        start: Waiting,
+        parked: Sequence[Waiting],
+        actors: Mapping[ActorName, Actor],
+        awaited: Mapping[ActorName, Sequence[ActorName]],
     ) -> list[Waiting] | None:
         """Return the calls that must be gone through with one, if the others can wait.
 
@@ -61,6 +70,7 @@ class ObjectUses:
             start: A call on a shared object.
             parked: All that waits.
             actors: All tasks, by name.
+            awaited: The tasks without which one cannot go on: those that a collective lacks.
 
         Returns:
             None: all.
@@ -73,10 +83,10 @@ class ObjectUses:
                 actor = actors.get(name)
                 if not self._comes_to(each, name, actor):
                     continue
-                own = [other for other in parked if other.actor.name == name]
-                if len(own) != 1 or own[0].shared is None:
+                needed = _needed(name, found, parked, awaited, frozenset())
+                if needed is None:
                     return None
-                found += own
+                found += needed
         return found
 
     def _comes_to(self, call: Waiting, name: ActorName, actor: Actor | None) -> bool:
@@ -91,3 +101,27 @@ class ObjectUses:
             for (other, is_look), last in self._last[name].items()
             if not (is_look and call.act in LOOKS)
         )
+
+
+def _needed(
+    name: ActorName,
+    found: Sequence[Waiting],
+    parked: Sequence[Waiting],
+    awaited: Mapping[ActorName, Sequence[ActorName]],
+    above: frozenset[ActorName],
+) -> list[Waiting] | None:
+    """Return calls one of which must come before a task can go on; None: they are not known.
+
+    Of a parked task that is its own. One that waits in a collective needs each that has not come.
+    """
+    own = [each for each in parked if each.actor.name == name]
+    if own:
+        return own if len(own) == 1 and own[0].shared is not None else None
+    others = [other for other in awaited.get(name, ()) if other not in above]
+    if any(each.actor.name in others for each in found):
+        return []
+    for other in others:
+        needed = _needed(other, found, parked, awaited, above | {name})
+        if needed is not None:
+            return [each for each in needed if each not in found]
+    return None

@@ -180,7 +180,7 @@ class TimingRun(SwitchObserver):
     ) -> None:
         """Return when it is a call's turn."""
         actor, line = self._actor(task), line_here()
-        shared = self._touched(kind, key, act, actor, line)
+        shared = self._touched(kind, key, owner, act, actor, line)
         shared.state = state or shared.state
         if owner is not None:  # Whether it is true is a look at it.
             shared.owner = owner
@@ -478,9 +478,10 @@ class TimingRun(SwitchObserver):
             return every
         parked = [each for each in self._parked if not each.is_last]
         actors = {actor.name: actor for actor in self._actors.values()}
+        awaited = {name: _awaited_by(actor) for name, actor in actors.items()}
         best = every
         for start in {id(each): each for each, _ in found if each.shared is not None}.values():
-            together = known.touches.stubborn(start, parked, actors)
+            together = known.touches.stubborn(start, parked, actors, awaited)
             if together is not None:
                 own = [n for n, (each, _) in enumerate(found) if each in together]
                 best = min(best, own, key=len)
@@ -589,10 +590,12 @@ class TimingRun(SwitchObserver):
         actor.num_calls += 1
         return actor
 
-    def _touched(self, kind: str, key: Hashable, act: Act, actor: Actor, line: str) -> SharedObject:
+    def _touched(
+        self, kind: str, key: Hashable, owner: object, act: Act, actor: Actor, line: str
+    ) -> SharedObject:
         shared = self._objects.get((kind, key))
         if shared is None:
-            shared = self._objects[kind, key] = SharedObject(kind, key)
+            shared = self._objects[kind, key] = SharedObject(kind, key, owner)
         shared.note(act, actor, line)
         if self._known.touches.note(actor, shared.name, act) and self._known.has_waited:
             self.is_new = True
@@ -625,6 +628,15 @@ def _given(operation: Any) -> bytes:  # noqa: ANN401 - operations live in other 
     buffers = () if touched is None else touched.reads
     arrays = (np.ascontiguousarray(buffer.array) for buffer in buffers if buffer is not None)
     return digest_of([array.tobytes() for array in arrays])
+
+
+def _awaited_by(actor: Actor) -> list[tuple[int, int, int]]:
+    """Return the names of the tasks whose calls a task waits for, all of them."""
+    waiting: Any = actor.task.waiting
+    operation = getattr(waiting, "call", waiting)
+    if actor.task.engine.has_threads or not hasattr(operation, "absent_ranks"):
+        return []  # Ranks of processes are no names of theirs.
+    return [(actor.name[0], rank, 0) for rank, _ in operation.absent_ranks()]
 
 
 def _sleeps_in_vain(actor: Actor) -> bool:

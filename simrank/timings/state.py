@@ -158,9 +158,9 @@ class SharedObject:
         owner: The object itself, so that no other one gets its key.
     """
 
-    def __init__(self, kind: str, key: Hashable) -> None:
+    def __init__(self, kind: str, key: Hashable, owner: object) -> None:
         self.kind = kind
-        self.name = object_name(kind, key)
+        self.name = object_name(kind, key, owner)
         self.actors: dict[Act, set[tuple[int, int, int]]] = {act: set() for act in Act}
         self.num_writes = 0
         self.lines: set[str] = set()
