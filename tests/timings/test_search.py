@@ -372,17 +372,18 @@ def test_readings_of_ranks_that_are_compared_unseen_prove_nothing():
     assert any("two runs differ" in each for each in verdict.problems), verdict.problems
 
 
-def test_the_limit_of_a_monitored_barrier_is_not_followed():
-    """It is named, and nothing is proved."""
+def test_limits_of_barriers_and_of_joining_a_group_are_not_followed():
+    """They are named, and nothing is proved."""
 
     def body(rank, ctx, _):
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timedelta(milliseconds=20))
         dist.monitored_barrier(timeout=timedelta(milliseconds=20))
 
     verdict = verdict_of(body, nprocs=2)
 
     assert ends(verdict) == {"returned"}
-    assert any("time limit of a monitored barrier" in each for each in verdict.problems)
+    for what in ("a monitored barrier", "init_process_group"):
+        assert any(f"time limit of {what}" in each for each in verdict.problems)
 
 
 def test_a_future_is_done_or_not_and_its_callbacks_are_another_thread():
