@@ -177,14 +177,13 @@ def _live_after(code: CodeType) -> dict[int, frozenset[str]]:
                 following.add(place[step.argval])
             following |= {place[to] for first, last, to in handlers if first <= step.offset < last}
             out = frozenset().union(*(before[each] for each in following if each < len(steps)))
-            name = step.argval if isinstance(step.argval, str) else None
+            stored = counted.get(number)
             own = out
-            if name is not None and step.opname.startswith("STORE_") and "ATTR" not in step.opname:
-                own = out - {name}
-            elif name is not None and step.opname.startswith(_READS):
-                stored = counted.get(number)
-                is_read = stored is None or name in after[stored]
-                own = out | {name} if is_read else out
+            for opname, name in reversed(stacks.parts(step)):
+                if opname.startswith("STORE_") and "ATTR" not in opname:
+                    own = own - {name}
+                elif opname.startswith(_READS) and (stored is None or name in after[stored]):
+                    own = own | {name}
             if own != before[number] or out != after[number]:
                 before[number], after[number] = own, out
                 is_changed = True
@@ -208,7 +207,7 @@ def _counted(steps: list[dis.Instruction]) -> dict[int, int]:
 
 _READS = (
     "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF",
-    "DELETE_NAME", "DELETE_FAST", "DELETE_GLOBAL", "DELETE_DEREF",
+    "DELETE_NAME", "DELETE_FAST", "DELETE_GLOBAL", "DELETE_DEREF", "LOAD_FROM_DICT",
 )  # fmt: skip
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD",
          "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import dis
 import inspect
+import re
 import sys
 from functools import cache
 from types import FunctionType, MethodType, ModuleType
@@ -51,6 +52,7 @@ _ONLY_POPS = ("STORE_", "POP_", "DELETE_", "END_FOR", "LIST_APPEND", "LIST_EXTEN
               "SET_UPDATE", "MAP_ADD", "DICT_UPDATE", "DICT_MERGE")  # fmt: skip
 _LOADS = ("LOAD_NAME", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL",
           "LOAD_DEREF")  # fmt: skip
+_TWO_LOADS = ("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
 # Instructions besides calls that run Python functions, and hold nothing while they do.
 _SIMPLE = ("LOAD_ATTR", "STORE_ATTR", "BINARY_SUBSCR", "STORE_SUBSCR", "BEFORE_WITH", "COMPARE_OP",
            "BINARY_OP", "LOAD_SPECIAL", "UNARY_")  # fmt: skip
@@ -84,6 +86,17 @@ def held(code: CodeType, offset: int) -> FrameStack:
     else:
         is_known &= step.opname.startswith(_SIMPLE)
     return FrameStack(frozenset(names), is_known, called, is_call)
+
+
+def parts(step: dis.Instruction) -> list[tuple[str, str]]:
+    """Return the loads and stores of a variable that an instruction does, and the names."""
+    if isinstance(step.argval, str):
+        return [(step.opname, step.argval)]
+    if not isinstance(step.argval, tuple) or len(step.argval) != 2:
+        return []
+    # Python 3.13 has one instruction for two: LOAD_FAST_LOAD_FAST, STORE_FAST_LOAD_FAST, ...
+    one, other = re.findall(r"(?:LOAD|STORE)_FAST", step.opname) or ("", "")
+    return [(one, str(step.argval[0])), (other, str(step.argval[1]))]
 
 
 @cache
@@ -200,8 +213,9 @@ def _pushed(
         found = 0, (_NULL,)
     elif name in ("LOAD_CONST", "LOAD_SMALL_INT"):
         found = 0, ((),)
-    elif name in _LOADS:
-        found = 0, ((str(step.argval),),)
+    elif name in ("STORE_FAST_LOAD_FAST", *_LOADS) or name.startswith(_TWO_LOADS):
+        loaded = tuple((each,) for opname, each in parts(step) if opname.startswith("LOAD"))
+        found = int(name.startswith("STORE")), loaded
         if name == "LOAD_GLOBAL" and arg & 1:
             found = 0, (_NULL, *found[1]) if _IS_NULL_FIRST else (*found[1], _NULL)
     elif name in ("LOAD_METHOD", "LOAD_ATTR") and stack:

@@ -53,6 +53,21 @@ def one_pipe(rank, ctx, _):
         each.join()
 
 
+def two_readers(rank, ctx, _):
+    """Write two messages into a pipe that two processes read."""
+    reader, writer = multiprocessing.Pipe(duplex=False)
+
+    def take():
+        say(reader.recv())
+
+    processes = [multiprocessing.Process(target=take) for _ in range(2)]
+    for number, each in enumerate(processes):
+        each.start()
+        writer.send(number)
+    for each in processes:
+        each.join()
+
+
 def told(rank, ctx, _):
     """Have a process write a value once another has told it to, after calls of its own."""
     reader, writer = multiprocessing.Pipe(duplex=False)
@@ -185,6 +200,16 @@ def test_pipes_with_one_process_at_each_end_are_proved():
 def test_who_writes_first_into_a_pipe_of_two_is_decided_by_timing():
     """Both orders are found."""
     assert outputs(verdict_of(one_pipe)) == {("[0, 1]", ""), ("[1, 0]", "")}
+
+
+def test_which_of_two_readers_has_the_first_message_is_decided_by_timing():
+    """Each of them may."""
+    firsts = {
+        outcome.seen.lines[0, "stdout of process 1"][0]
+        for outcome in verdict_of(two_readers).outcomes
+    }
+
+    assert firsts == {"0", "1"}
 
 
 def test_a_receive_waits_in_a_search_for_all_that_leads_to_its_message():
