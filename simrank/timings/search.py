@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     Lines = Mapping[tuple[int, str], Sequence[str]]  # By rank and stream.
 
-MAX_RUNS = 1000  # Assumed: minutes for a small program.
+# Assumed: minutes for a small program. Where a proof is refused, the rest only finds other ends.
+MAX_RUNS, _MAX_REFUSED = 1000, 200
 RETURNED = "returned"
 # Assumed: runs with drawn picks, until so many have shown no further line.
 _MAX_DRAWN, _NUM_SAME = 24, 4
@@ -199,6 +200,7 @@ class _Search:
         self._run, self._max_runs, self._on_progress = run, max_runs, on_progress
         self._known = Known()
         self._num_in_vain = 0
+        self._is_refused = False
 
     def verdict(self) -> TimingVerdict:
         """Search, again where a run finds that more lines share objects."""
@@ -240,8 +242,11 @@ class _Search:
         known = self._known = self._known.afresh()
         todo: list[tuple[int, ...]] = [()]
         while todo:
-            if verdict.num_runs + verdict.num_met + self._num_in_vain >= self._max_runs:
-                verdict.problems.append(f"the search was stopped after {self._max_runs} runs")
+            num_runs = verdict.num_runs + verdict.num_met + self._num_in_vain
+            if num_runs >= min(
+                self._max_runs, _MAX_REFUSED if self._is_refused else self._max_runs
+            ):
+                verdict.problems.append(f"the search was stopped after {num_runs} runs")
                 return
             picks = todo.pop()
             timing = TimingRun(picks, known)
@@ -257,6 +262,7 @@ class _Search:
                 return
             finally:
                 timing.forget()
+            self._is_refused |= timing.has_threads or bool(timing.unmodelled)
             for number, others in timing.open:
                 before = tuple(timing.taken[:number])
                 todo += [(*before, index) for index in reversed(others)]
