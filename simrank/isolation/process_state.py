@@ -572,21 +572,20 @@ def _raise_signal(original: Callable[[int], None]) -> Callable[[int], None]:
 _handlers: WeakKeyDictionary[Task, dict[int, Any]] = WeakKeyDictionary()
 
 
-def _own_handlers(number: int) -> dict[int, Any] | None:
-    """Return the running rank's handlers; None if the process's are meant.
-
-    Signals of timers are the process's, which has only one of each timer.
-    """
+def _own_handlers() -> dict[int, Any] | None:
+    """Return the running rank's handlers; None outside of ranks."""
     program, task = current_program(), running_task()
-    if program is None or task is None or number in _TIMERS:
+    if program is None or task is None:
         return None
     return _handlers.setdefault(program.task or task, {})
 
 
 def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.signal
     """Replace `signal.signal`."""
-    own = _own_handlers(number)
-    if own is None:
+    own = _own_handlers()
+    if own is not None and number in _TIMERS:
+        own[number] = handler  # Of what the rank raises; a timer is the process's, which has one.
+    if own is None or number in _TIMERS:
         task = running_task()
         set_ = partial(interrupts.set_handler, number, handler, is_ranks=task is not None)
         # Python lets its main thread alone set it, and that is the hub's.
@@ -603,13 +602,13 @@ def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.
 
 def _get_handler(number: int) -> Any:  # noqa: ANN401 - as signal.getsignal
     """Replace `signal.getsignal`."""
-    own = _own_handlers(number)
+    own = _own_handlers()
     return own[number] if own and number in own else interrupts.get_handler(number)
 
 
 def _deliver(task: Task, number: int) -> bool:
     """Do what a signal does to the rank that sends it itself; return whether that is all."""
-    own = (_own_handlers(number) or {}).get(number) if number else None
+    own = (_own_handlers() or {}).get(number) if number else None
     if callable(own) and own not in {signal.SIG_DFL, signal.SIG_IGN}:
         own(number, sys._getframe(2))  # noqa: SLF001 - the documented way to a frame
     elif own is None and not _ends(number):

@@ -343,6 +343,19 @@ def test_a_rank_has_its_own_handlers(run):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_what_a_rank_raises_of_a_timers_signal_comes_to_its_own_handler(run):
+    """Another rank may have set the process's meanwhile."""
+    rung = []
+
+    def program(rank, ctx):
+        signal.signal(signal.SIGALRM, lambda *_: rung.append(rank))
+        ctx.wait(ctx.timer(1000))
+        signal.raise_signal(signal.SIGALRM)
+
+    run(program, 2)
+    assert sorted(rung) == [0, 1]
+
+
 def test_the_handler_of_a_timer_that_a_rank_sets_is_gone_after_the_run(run):
     """The process has one such timer; pytest's own stays what it was."""
     before = signal.getsignal(signal.SIGALRM)
