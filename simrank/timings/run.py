@@ -186,7 +186,8 @@ class TimingRun(SwitchObserver):
             shared.owner = owner
         is_blocked = is_ready is not None and not is_ready()
         # A loop that looks again and again waits for what others do.
-        if line in self._known.shared or is_blocked or act is Act.READ:
+        is_again = act is Act.READ or (act is Act.AWAIT and actor.awaits_again(line))
+        if line in self._known.shared or is_blocked or is_again:
 
             def options() -> list[str]:
                 return [GO] if is_ready is None or is_ready() else []

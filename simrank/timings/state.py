@@ -93,6 +93,7 @@ class Actor:
         hidden: The lines of these.
         visits: Places since it did anything.
         rounds: How often it was at a line, for the same thing, since it did anything.
+        awaited_at: Lines at which it has gone on with what is there, since it did anything.
         num_acts: Acts so far.
         num_calls_made: Collectives and ends of messages so far.
         slept_ps: How long it has slept at least, if nothing else took any time.
@@ -112,6 +113,7 @@ class Actor:
     hidden: set[str] = field(default_factory=set)
     visits: dict[Hashable, Visit] = field(default_factory=dict)
     rounds: dict[Hashable, int] = field(default_factory=dict)
+    awaited_at: set[str] = field(default_factory=set)
     num_acts: int = 0
     num_calls_made: int = 0
     num_sleeps: int = 0
@@ -142,6 +144,13 @@ class Actor:
         self.num_acts += 1
         self.visits.clear()
         self.rounds.clear()
+        self.awaited_at.clear()
+
+    def awaits_again(self, line: str) -> bool:
+        """Note that it goes on at a line with what is there; return whether it did before."""
+        is_again = line in self.awaited_at
+        self.awaited_at.add(line)
+        return is_again
 
 
 class SharedObject:

@@ -62,6 +62,19 @@ def test_a_barrier_of_a_store_is_proved():
     assert outputs(verdict) == {("(False, True)",)}
 
 
+def test_a_loop_that_reads_a_key_lets_others_set_it():
+    """Also before the search knows that others do."""
+
+    def program(rank, store):
+        store.add("here", 1)
+        while int(store.get("here")) < 2:
+            pass
+        return "all are here"
+
+    verdict = verdict_of(program, 2)
+    assert (verdict.is_proved, outputs(verdict)) == (True, {("all are here",)}), verdict.problems
+
+
 def test_a_key_that_two_ranks_set_has_either_value_in_the_end():
     """And a rank that waits for it reads either."""
 
