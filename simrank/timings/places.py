@@ -8,10 +8,13 @@ from __future__ import annotations
 import dis
 import inspect
 import random  # noqa: TID251 - its state is read, not drawn from
+import re
 import sys
 from collections import deque
+from datetime import date, timedelta, timezone
 from functools import cache
 from hashlib import blake2b
+from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MAX_DEPTH = 6  # Assumed: what lies deeper is not looked into.
-_PLAIN = (int, float, str, bytes, bool, type(None), complex, range, slice)
+_PLAIN = (
+    int, float, str, bytes, bool, type(None), complex, range, slice, PurePath, date, timedelta,
+    timezone, re.Pattern,
+)  # fmt: skip
 _NAMED = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
 _STATELESS = frozenset({  # Of torch: what a rank's calls make of them, others see.
     "DeviceMesh", "FileStore", "HashStore", "PrefixStore", "ProcessGroup", "SimulatedStore", "Size",

@@ -235,7 +235,7 @@ class TimingRun(SwitchObserver):
 
     def limit(self, task: Task, handle: Handle, timeout_ps: int) -> bool:
         """Wait for a handle, or until a time limit; return whether it completed in time."""
-        if timeout_ps >= LONG_PS or self._keeps_time:
+        if timeout_ps >= LONG_PS:
             self.num_limits += 1
             if not handle.complete:
                 task.engine.park_on(handle, task)
@@ -244,9 +244,18 @@ class TimingRun(SwitchObserver):
         if stream is not None and is_behind(stream.device.races, handle):
             return True
         what = f"the time limit of a wait for {handle.describe()}"
-        answer: str = self._own_choice(
-            task, what, lambda: [IN_TIME, LATE] if handle.complete else [LATE]
-        )
+        answer: str
+        if self._keeps_time:  # It expires once nothing else can happen.
+            point = ChoicePoint(line_here(), _without_numbers(what))
+            ended = Waiting(
+                self._actor(task), point, lambda: [IN_TIME if handle.complete else LATE],
+                is_last=not handle.complete,
+            )  # fmt: skip
+            answer = self._park(task, ended)
+        else:
+            answer = self._own_choice(
+                task, what, lambda: [IN_TIME, LATE] if handle.complete else [LATE]
+            )
         if answer == LATE:  # Callers look at the time to see what is left.
             self._actor(task).slept_ps += timeout_ps
             task.host_ps = task.clock_ps + timeout_ps
