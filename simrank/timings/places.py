@@ -34,8 +34,8 @@ _PLAIN = (
 )  # fmt: skip
 _NAMED = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
 _STATELESS = frozenset({  # Of torch: what a rank's calls make of them, others see.
-    "DeviceMesh", "FileStore", "HashStore", "PrefixStore", "ProcessGroup", "SimulatedStore", "Size",
-    "TCPStore", "device", "dtype",
+    "DeviceMesh", "FileStore", "HashStore", "JITFunction", "PrefixStore", "ProcessGroup",
+    "SimulatedStore", "Size", "TCPStore", "device", "dtype",
 })  # fmt: skip
 _SHARED = "simrank.multiprocessing"  # A look at one of its objects is a call on it.
 
@@ -265,7 +265,7 @@ class _Look:
             return kind.__name__, each(seen)
         if isinstance(seen, set | frozenset):
             return kind.__name__, sorted(map(repr, each(seen)))
-        if kind.__module__.partition(".")[0] in ("simrank", "torch"):
+        if kind.__module__.partition(".")[0] in ("simrank", "torch", "triton"):
             # What of it changes, changes with calls, which the history has.
             self.is_whole &= kind.__name__ in _STATELESS
             return kind.__qualname__, getattr(seen, "_version", None)

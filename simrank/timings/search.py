@@ -156,14 +156,27 @@ def draw(
     Returns:
         The failure, or None.
     """
-    for number, (timing, seen) in enumerate(_drawn(run, Known(), num_runs, keeps_time=True), 1):
+    known = Known()
+    for number, (timing, seen) in enumerate(_drawn(run, known, num_runs, keeps_time=True), 1):
         if on_progress is not None:
             on_progress(number)
         if seen.end != RETURNED and EndlessLoopError.__name__ not in seen.end:
-            return TimingOutcome(seen, timing.replay)
-        if not timing.taken and not timing.is_new:  # Timing decides nothing.
+            if _repeats(run, timing.replay, seen):
+                return TimingOutcome(seen, timing.replay)
+        elif not timing.taken and not timing.is_new:  # Timing decides nothing.
             return None
     return None
+
+
+def _repeats(run: Callable[[TimingRun], TimingEnd], replay: str, seen: TimingEnd) -> bool:
+    """Return whether a replay ends the same: not where the run itself found further lines."""
+    timing = TimingRun.parse(replay)
+    try:
+        return _seen(run, timing).outcome == seen.outcome
+    except OtherWayError:
+        return False
+    finally:
+        timing.forget()
 
 
 def _drawn(
