@@ -327,9 +327,7 @@ class TimingRun(SwitchObserver):
         """
         actor, point = self._actor(task), ChoicePoint(line_here(), _without_numbers(what))
         self.pass_over(point.what)
-        actor.num_sleeps += 1
-        if actor.num_sleeps > MAX_SLEEPS:
-            raise EndlessLoopError(f"{point.line}: {what} never comes")
+        self._count_vain(actor, f"{point.line}: {what} never comes")
         self._park(task, Waiting(actor, point, lambda: [GO], is_last=True))
 
     def pass_over(self, what: str) -> None:
@@ -370,12 +368,23 @@ class TimingRun(SwitchObserver):
         return answer
 
     def _let_go_on(self, task: Task, point: ChoicePoint) -> None:
+        """Let other tasks go on first, or not; all of them where it has been here in vain."""
         actor = self._actor(task)
         visit = self._visit(actor, point.what)
+        is_vain = bool(visit.tried) and visit.num_changes == self._num_changes
+        if is_vain:
+            self._count_vain(actor, f"{point.line}: sleeps or polls again and again")
         if not visit.tried:
             self._num_changes += 1  # It is new there: other threads may see what it did.
-        self._park(task, Waiting(actor, point, lambda: [GO], visit=visit))
+        self._park(task, Waiting(actor, point, lambda: [GO], is_last=is_vain))
+        visit.tried, visit.num_changes = [GO], self._num_changes
         actor.observe(point.what)
+
+    @staticmethod
+    def _count_vain(actor: Actor, what: str) -> None:
+        actor.num_sleeps += 1
+        if actor.num_sleeps > MAX_SLEEPS:
+            raise EndlessLoopError(what)
 
     def _park(self, task: Task, waiting: Waiting) -> Any:  # noqa: ANN401 - one of the options
         """Wait until the run picks what happens with a task; return it."""

@@ -449,3 +449,23 @@ def test_threads_of_a_rank_take_turns_in_every_order():
     found = search(runner(program, 1, "thread"), 100)
     assert outputs(found) == {("ab", ""), ("ba", "")}
     assert any("threads of a rank" in problem for problem in found.problems)
+
+
+def test_a_rank_that_polls_and_sleeps_beside_threads_of_another_goes_on():
+    """Rounds that differ in a count alone do not wait for each other."""
+
+    def body(rank, ctx, _):
+        dist.init_process_group("gloo")
+        if rank == 1:
+            threads = [threading.Thread(target=time.sleep, args=(0.01,)) for _ in range(2)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+        work, rounds = dist.all_reduce(ctx.ones(1, device="cpu"), async_op=True), 0
+        while not work.is_completed():
+            rounds += 1
+            time.sleep(0.01)
+        dist.barrier()
+
+    assert ends(search(runner(body, 2, "thread"), 60)) == {"returned"}
