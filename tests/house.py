@@ -53,7 +53,7 @@ BUDGET = {
     "ranks": 919,
     "replay": 235,
     "suites": 2024,
-    "timings": 1350,
+    "timings": 1440,
     "torch": 10330,
     "tp": 549,
     "trace": 2439,

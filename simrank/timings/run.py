@@ -368,7 +368,7 @@ class TimingRun(SwitchObserver):
         return answer
 
     def _let_go_on(self, task: Task, point: ChoicePoint) -> None:
-        """Let other tasks go on first, or not; all of them where it has been here in vain."""
+        """Park a task until its turn; the last of all where it has been here in vain."""
         actor = self._actor(task)
         visit = self._visit(actor, point.what)
         is_vain = bool(visit.tried) and visit.num_changes == self._num_changes
