@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simrank.timings.run import TimingRun
     from simrank.timings.search import TimingVerdict
 
+_PER_PROCESS = 10  # Memory of runs that were cut off stays.
 MAX_RUNS, LIMIT_S = 300, 120.0  # Assumed: most of the programs end within.
 
 
@@ -135,12 +136,14 @@ def main() -> None:
     counts: Counter[str] = Counter()
     tasks = [(path, given.max_runs, given.limit_s) for path in paths]
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, max_tasks_per_child=10) as pool:
-        for found in pool.map(_judge, tasks):
-            kind = kind_of(found)
-            counts[kind] += 1
-            (given.folder / f"{found['name']}.judged.json").write_text(json.dumps(found, indent=1))
-            print(found["name"], kind, found["num_runs"], found["kinds"], flush=True)  # noqa: T201
+    for first in range(0, len(tasks), _PER_PROCESS):
+        with ProcessPoolExecutor(1, spawn) as pool:
+            for found in pool.map(_judge, tasks[first : first + _PER_PROCESS]):
+                kind = kind_of(found)
+                counts[kind] += 1
+                to = given.folder / f"{found['name']}.judged.json"
+                to.write_text(json.dumps(found, indent=1))
+                print(found["name"], kind, found["num_runs"], found["kinds"], flush=True)  # noqa: T201
     print(dict(counts))  # noqa: T201 - its purpose
 
 
