@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -85,6 +86,21 @@ def test_a_key_that_two_ranks_set_has_either_value_in_the_end():
         return store.get("key").decode()
 
     assert outputs(verdict_of(program, 3)) == {("1",), ("2",)}
+
+
+def test_threads_of_a_rank_call_a_store_themselves():
+    """Their turn is their own, not that of the rank's main thread, which waits for them."""
+
+    def program(rank, store):
+        own = torch_dist.PrefixStore("own", store)
+        threads = [threading.Thread(target=own.add, args=("count", 1)) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        return own.add("count", 0)
+
+    assert outputs(verdict_of(program, 1)) == {("2",)}
 
 
 def test_an_election_has_each_winner():

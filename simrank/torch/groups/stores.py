@@ -82,10 +82,11 @@ class StoreTable:
             given: What the caller gives; None: only the key.
         """
         program = require_program("a store")
-        if program.task is not None and program.engine.sees_shared:
+        task = program.engine.current_task()  # Of a thread its own.
+        if task is not None and program.engine.sees_shared:
             ours, state = (id(self), key), None if key is None else partial(self._shown, key)
             limits.reach(
-                program.task, STORES, ours, self, act=act, is_ready=is_ready, state=state,
+                task, STORES, ours, self, act=act, is_ready=is_ready, state=state,
                 given=(self.name, key, given),
             )  # fmt: skip
         note_read(None, (id(self), key), f"key '{key}' of {self.name} that no rank changes")
@@ -529,7 +530,7 @@ def _late(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _reach(store: Any, key: Any, act: Act, is_ready: Callable[[], bool] | None = None) -> None:
     """Delay a rank's call on a key of a store of torch's own, or choose its turn."""
     program = rank_program()
-    task = None if program is None else program.task
+    task = None if program is None else program.engine.current_task()
     if task is not None and task.engine.sees_shared and type(store) in _NATIVE:
         limits.reach(task, STORES, (id(store), str(key)), store, act=act, is_ready=is_ready)
 
