@@ -653,8 +653,9 @@ def _awaited_by(actor: Actor) -> list[tuple[int, int, int]]:
     """Return the names of the tasks whose calls a task waits for, all of them."""
     waiting: Any = actor.task.waiting
     operation = getattr(waiting, "call", waiting)
-    if actor.task.engine.has_threads or not hasattr(operation, "absent_ranks"):
-        return []  # Ranks of processes are no names of theirs.
+    # Ranks of processes are no names of theirs; of a message the other end may have been posted.
+    if actor.task.engine.has_threads or not getattr(operation, "is_collective", False):
+        return []
     return [(actor.name[0], rank, 0) for rank, _ in operation.absent_ranks()]
 
 

@@ -89,18 +89,25 @@ def test_a_key_that_two_ranks_set_has_either_value_in_the_end():
 
 
 def test_threads_of_a_rank_call_a_store_themselves():
-    """Their turn is their own, not that of the rank's main thread, which waits for them."""
+    """What delays a call delays its thread, not the rank's main one, which waits for it."""
+    added = []
 
-    def program(rank, store):
-        own = torch_dist.PrefixStore("own", store)
-        threads = [threading.Thread(target=own.add, args=("count", 1)) for _ in range(2)]
+    def work(rank):
+        torch_dist.init_process_group("gloo")
+        store = torch_dist.distributed_c10d._get_default_store()
+        threads = [
+            threading.Thread(target=lambda: added.append(store.add("count", 1))) for _ in range(4)
+        ]
         for each in threads:
             each.start()
         for each in threads:
             each.join()
-        return own.add("count", 0)
 
-    assert outputs(verdict_of(program, 1)) == {("2",)}
+    context = simrank.Context(delays=2)
+    with context:
+        context.multiprocessing.spawn(work, nprocs=1)
+
+    assert sorted(added) == [1, 2, 3, 4]
 
 
 def test_an_election_has_each_winner():
@@ -124,6 +131,29 @@ def test_ranks_at_other_keys_need_no_orders_of_their_own():
 
     assert outputs(verdict) == {("0",), ("1",)}
     assert (verdict.num_runs, verdict.num_met) == (4, 0)
+
+
+def test_a_send_waits_for_the_choice_of_its_receive_not_for_the_next_call_of_its_rank():
+    """So its rank may come to the key before the receiving rank does."""
+
+    def program(rank, store):
+        if rank == 0:
+            parts = [torch.zeros(1) for _ in range(2)]
+            works = [torch_dist.irecv(part) for part in parts]
+            found = store.compare_set("key", "", "0").decode()
+            for work in works:
+                work.wait()
+            return found, [part.item() for part in parts]
+        if rank == 1:
+            store.compare_set("key", "", "1")
+        torch_dist.send(torch.ones(1) * rank, 0)
+        if rank == 2:
+            store.compare_set("key", "", "2")
+        return None
+
+    first, last = [1.0, 2.0], [2.0, 1.0]
+    found = {("0", first), ("0", last), ("1", first), ("1", last), ("2", last)}
+    assert outputs(verdict_of(program, 3)) == {(str((who, order)),) for who, order in found}
 
 
 def test_a_store_sees_the_keys_of_queues():
