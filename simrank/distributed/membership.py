@@ -10,7 +10,7 @@ from urllib.parse import urlparse
 
 from simrank.distributed.backends import Backend, Backends, check_timeout, parse_backend
 from simrank.distributed.group import Maker, ProcessGroup, World, membership
-from simrank.engine import user_site
+from simrank.engine import limits, user_site
 from simrank.engine.callsite import depth_of_user
 from simrank.engine.choices import LONG_PS
 from simrank.errors import DistNetworkError
@@ -56,9 +56,8 @@ class group(metaclass=_World):  # noqa: N801 - torch's name
 
 def note_limit(program: Program, timeout: timedelta) -> None:
     """Name a short limit of joining the default group to a search of every timing."""
-    choices = program.engine.choices
-    if choices is not None and timeout.total_seconds() * 1e12 < LONG_PS:
-        choices.pass_over("the time limit of init_process_group")
+    if timeout.total_seconds() * 1e12 < LONG_PS:
+        limits.pass_over(program.engine, "the time limit of init_process_group")
 
 
 def init_process_group(

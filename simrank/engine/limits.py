@@ -251,6 +251,12 @@ def ask(
     return is_true is not None and is_true()
 
 
+def pass_over(engine: EngineInterface | None, what: str) -> None:
+    """Name to a search of every timing what it does not follow, at the program's line."""
+    if engine is not None and engine.choices is not None:
+        engine.choices.pass_over(what)
+
+
 def reach(  # noqa: PLR0913 - the facts that two kinds of search need
     task: Task,
     kind: str,

@@ -183,8 +183,8 @@ def _wait_child(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: object, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
         task = running_task()
-        if timeout is not None and task is not None and task.engine.choices is not None:
-            task.engine.choices.pass_over("the time limit of a child process")
+        if timeout is not None and task is not None:
+            limits.pass_over(task.engine, "the time limit of a child process")
         return original(self, *args, timeout=timeout, **kwargs)
 
     interrupts.may_be_left(wait)
@@ -217,8 +217,8 @@ def of_shared_memory(module: ModuleType) -> Patches:
     @functools.wraps(original)
     def make(self: object, *args: object, **kwargs: object) -> None:
         task = running_task()
-        if task is not None and task.engine.choices is not None:
-            task.engine.choices.pass_over("memory that processes share")
+        if task is not None:
+            limits.pass_over(task.engine, "memory that processes share")
         original(self, *args, **kwargs)
 
     return [(kind, "__init__", make)]

@@ -17,7 +17,7 @@ from simrank.engine import limits
 from simrank.engine.choices import LONG_PS, Act
 from simrank.multiprocessing.arguments import IS_LOCAL
 from simrank.multiprocessing.shared import packed, received
-from simrank.ranks.current import running_task
+from simrank.ranks.current import current_engine, running_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,8 +49,10 @@ def _pipe(original: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, 
     @functools.wraps(original)
     def pipe(duplex: bool = True) -> tuple[Any, Any]:
         ends = original(duplex)
-        first, second = (_file_of(end) for end in ends)
-        _peers[first], _peers[second] = second, first
+        engine = current_engine()
+        if engine is not None and engine.choices is not None:
+            first, second = (_file_of(end) for end in ends)
+            _peers.setdefault(engine, {}).update({first: second, second: first})
         if running_task() is not None:
             for end in ends:
                 vars(end)[IS_LOCAL] = True
@@ -104,7 +106,7 @@ def _with(original: Callable[..., Any], function: Callable[[int, Any], Any]) -> 
         task = running_task()
         if task is None:
             return original(self, *args, **kwargs)
-        limits.reach(task, "pipes")
+        limits.reach(task, PIPES)
         return original(self, args[0], function)
 
     return call
@@ -167,7 +169,7 @@ def _host_ps(task: Task) -> int:
 # ---- in a search of every timing ----
 
 _File = tuple[int, int]
-_peers: dict[_File, _File] = {}
+_peers: WeakKeyDictionary[EngineInterface, dict[_File, _File]] = WeakKeyDictionary()
 
 
 class _Direction:
@@ -215,7 +217,7 @@ def _in_turn(original: Callable[..., Any], turn: Callable[[Task, Any], None]) ->
 
 def _send_turn(task: Task, connection: Any) -> None:  # noqa: ANN401 - a connection
     own = _file_of(connection)
-    reader = _peers.get(own, own)
+    reader = _peers.get(task.engine, {}).get(own, own)
     direction = _direction(task, reader)
     limits.reach(task, PIPES, (reader, "entry"), direction)
     direction.num_sent += 1

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from simrank.engine import limits
 from simrank.engine.report import run_out
 from simrank.engine.watchdog import StoppedByWatchdog
 from simrank.errors import (
@@ -123,8 +124,8 @@ class ProcessContext:
         unjoined = self._context.unjoined
         if self in unjoined:
             unjoined.remove(self)
-        if len(group.failed) > 1 and engine.choices is not None:
-            engine.choices.pass_over("which of several failures comes first")
+        if len(group.failed) > 1:
+            limits.pass_over(engine, "which of several failures comes first")
         if group.failed:
             raise _failure(group)
         return True

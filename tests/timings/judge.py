@@ -108,7 +108,7 @@ def missed(path: Path, verdict: TimingVerdict) -> list[Any]:
 
 
 def kind_of(found: dict[str, Any]) -> str:
-    """Return what a judgement says, in a word."""
+    """Return the class of a judgement."""
     problems = found["problems"]
     if any("stopped" in each or "over" in each for each in problems):
         return "not ended"

@@ -149,7 +149,7 @@ def simulated(program_text: str, path: Path, **settings: Any) -> Outcome:
 
 
 def text_of(lines: Mapping[tuple[int, str], Sequence[str]]) -> str:
-    """Return what ranks and their processes wrote to their standard output."""
+    """Return the standard output of ranks and their processes."""
     return "".join("\n".join(each) for (_, stream), each in lines.items() if "stdout" in stream)
 
 

@@ -27,7 +27,7 @@ UNKNOWN = {
 
 
 def last_poll(text):
-    """Return what is held at the last call of `poll` in a program."""
+    """Return the stack at the last call of `poll` in a program."""
     code = compile(text, "program.py", "exec")
     found = [held(code, step.offset) for step in dis.get_instructions(code)]
     [*_, last] = [each for each in found if each.called and each.called[-1] == "poll"]

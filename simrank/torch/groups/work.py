@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from simrank.engine import limits
 from simrank.engine.callsite import is_called_by_package
 from simrank.engine.limits import watch
 from simrank.errors import PeerDiedError, WaitTimeoutError
@@ -153,9 +154,8 @@ class SimulatedWork(dist.Work):
         if self._future is None:
             self._future = self._future_of_stream()
         if self._future is None:
-            engine = current_engine()
-            if engine is not None and engine.choices and not is_called_by_package():
-                engine.choices.pass_over("the future of a call of gloo, which waits")
+            if not is_called_by_package():
+                limits.pass_over(current_engine(), "the future of a call of gloo, which waits")
             self.wait()
             self._future = Future()
             self._future.set_result(self._value())

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import _utils, dataloader
 
+from simrank.engine import limits
 from simrank.ranks.current import current_engine, rank_program
 
 if TYPE_CHECKING:
@@ -120,9 +121,8 @@ class RankWorkers(dataloader._BaseDataLoaderIter):
     def __init__(self, loader: Any) -> None:
         super().__init__(loader)
         self._loader = loader
-        engine = current_engine()
-        if engine is not None and engine.choices is not None and not loader.in_order:
-            engine.choices.pass_over("a DataLoader with in_order=False")
+        if not loader.in_order:
+            limits.pass_over(current_engine(), "a DataLoader with in_order=False")
         self._reset(loader, first_iter=True)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
