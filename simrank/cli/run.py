@@ -315,6 +315,9 @@ def run_command(
     how = (as_module, max_restarts, tokens_per_step, second_run, _Start.of_process())
     job = _Job(program, args or [], num_ranks, settings, *how)
     traced = traced_ranks(trace, trace_ranks, num_ranks)
+    if every_timing and seeds is not None:
+        expected = "no --every-timing, which goes through every order"
+        raise ConfigError(ConfigProblem("command line", None, "--seeds", expected, str(seeds)))
     if every_timing or seeds is not None:
         _explore(command, job, None if every_timing else seeds, max_ps)
         return

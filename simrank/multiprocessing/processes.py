@@ -124,7 +124,7 @@ class ProcessContext:
         unjoined = self._context.unjoined
         if self in unjoined:
             unjoined.remove(self)
-        if len(group.failed) > 1:
+        if len(group.failed) > 1 and engine.current_task() is not None:
             limits.pass_over(engine, "which of several failures comes first")
         if group.failed:
             raise _failure(group)

@@ -289,6 +289,7 @@ def test_what_fails_without_delays_is_shown_as_it_is(tmp_path, capsys):
     ("options", "message"),
     [
         (["--delays", "x"], "--delays: expected a seed from 1"),
+        (["--every-timing", "--seeds", "4"], "--seeds: expected no --every-timing"),
         (["--max-delay", "soon"], "--max-delay: expected a time above zero"),
         (["--max-delay", "0 us"], "--max-delay: expected a time above zero"),
         (["--faults", "nowhere.yaml"], "nowhere.yaml"),

@@ -469,3 +469,15 @@ def test_a_rank_that_polls_and_sleeps_beside_threads_of_another_goes_on():
         dist.barrier()
 
     assert ends(search(runner(body, 2, "thread"), 60)) == {"returned"}
+
+
+def test_ranks_that_all_fail_are_one_end():
+    """Which of them comes first is no further question: each is in it."""
+
+    def body(rank, ctx, _):
+        raise ValueError(rank)
+
+    verdict = verdict_of(body, nprocs=2)
+
+    assert verdict.problems == ["it fails in every timing"]
+    assert outputs(verdict) == {()}
