@@ -315,9 +315,6 @@ def run_command(
     how = (as_module, max_restarts, tokens_per_step, second_run, _Start.of_process())
     job = _Job(program, args or [], num_ranks, settings, *how)
     traced = traced_ranks(trace, trace_ranks, num_ranks)
-    if every_timing and seeds is not None:
-        expected = "no --every-timing, which goes through every order"
-        raise ConfigError(ConfigProblem("command line", None, "--seeds", expected, str(seeds)))
     if every_timing or seeds is not None:
         _explore(command, job, None if every_timing else seeds, max_ps)
         return
@@ -578,6 +575,9 @@ def _explore(command: typer.Context, job: _Job, num_seeds: int | None, max_ps: i
     Without a number of seeds: in every timing.
     """
     if num_seeds is None:
+        if _is_given(command, "seeds"):
+            expected, got = "no --every-timing, which goes through every order", "both"
+            raise ConfigError(ConfigProblem("command line", None, "--seeds", expected, got))
         _search_every_timing(command, job)
         return
     # What fails without any delay is no matter of order.
