@@ -575,9 +575,6 @@ def _explore(command: typer.Context, job: _Job, num_seeds: int | None, max_ps: i
     Without a number of seeds: in every timing.
     """
     if num_seeds is None:
-        if _is_given(command, "seeds"):
-            expected, got = "no --every-timing, which goes through every order", "both"
-            raise ConfigError(ConfigProblem("command line", None, "--seeds", expected, got))
         _search_every_timing(command, job)
         return
     # What fails without any delay is no matter of order.
@@ -630,6 +627,9 @@ def _draw_orders(
 
 def _search_every_timing(command: typer.Context, job: _Job) -> None:
     """Run the script in every timing; print whether all end the same, and replays if not."""
+    if _is_given(command, "seeds"):
+        expected, got = "no --every-timing, which goes through every order", "both"
+        raise ConfigError(ConfigProblem("command line", None, "--seeds", expected, got))
 
     def replay(timing: str) -> str:
         return _replay(command, job, *(["--timing", timing] if timing else []))
