@@ -201,6 +201,7 @@ class Choices(Protocol):
         act: Act,
         *,
         is_ready: Callable[[], bool] | None = None,
+        is_vain: Callable[[], bool] | None = None,
         state: Callable[[], Hashable] | None = None,
         given: Hashable = None,
         owner: object = None,
@@ -213,6 +214,7 @@ class Choices(Protocol):
             key: Tells the object from others of its kind while it lives.
             act: What the call does.
             is_ready: Whether the call can go on; None: it always can.
+            is_vain: Of a try to change it, whether that fails now: it is then a look.
             state: Returns what a look at the object shows, and its name, the same in all runs.
             owner: The object, which lives on as long as the run: its key stays its own.
             given: Of a change, the object's name and all that the caller gives; None: unknown. Of
@@ -271,6 +273,9 @@ class Choices(Protocol):
 
     def undeclared(self, task: Task, what: str) -> None:
         """Note a poll that no choice stands for: nothing is proved."""
+
+    def note_long_limit(self) -> None:
+        """Note a wait whose long limit is taken not to expire."""
 
     def pass_over(self, what: str) -> None:
         """Note what the search does not follow, at the program's line: nothing is proved."""

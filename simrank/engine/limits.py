@@ -265,6 +265,7 @@ def reach(  # noqa: PLR0913 - the facts that two kinds of search need
     *,
     act: Act = Act.UPDATE,
     is_ready: Callable[[], bool] | None = None,
+    is_vain: Callable[[], bool] | None = None,
     state: Callable[[], Hashable] | None = None,
     given: Hashable = None,
 ) -> None:
@@ -280,6 +281,7 @@ def reach(  # noqa: PLR0913 - the facts that two kinds of search need
         owner: Likewise.
         act: As in `Choices.reach`.
         is_ready: Likewise.
+        is_vain: Likewise.
         state: Likewise.
         given: Likewise.
     """
@@ -290,8 +292,9 @@ def reach(  # noqa: PLR0913 - the facts that two kinds of search need
     if engine.choices is not None:
         if key is not None and not is_importing():
             engine.choices.reach(
-                task, kind, key, act, is_ready=is_ready, state=state, given=given, owner=owner
-            )
+                task, kind, key, act, is_ready=is_ready, is_vain=is_vain, state=state,
+                given=given, owner=owner,
+            )  # fmt: skip
         return
     if delays is None:
         return

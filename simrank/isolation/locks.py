@@ -35,7 +35,7 @@ from simrank.engine.callsite import (
     is_real,
     module_text,
 )
-from simrank.engine.choices import Act
+from simrank.engine.choices import LONG_PS, Act
 from simrank.engine.report import deadlock_error
 from simrank.isolation.ledger import Ledger
 from simrank.ranks.current import (
@@ -309,10 +309,7 @@ class Lock:
         catch_up(task)
         if task is not None and not self._is_waiter:
             if task.engine.sees_shared:
-                is_shared = not is_called_by_package()  # Its locks are those of one process.
-                act, is_ready = (Act.ACQUIRE, self._is_free) if blocking else (Act.UPDATE, None)
-                key = id(self) if is_shared else None
-                limits.reach(task, LOCKS, key, self, act=act, is_ready=is_ready, given=self.made_as)
+                self._take_turn(task, blocking, timeout)
             if task.engine.choices is None:
                 note_lock(id(self), task)
         if self._real.acquire(False):
@@ -328,6 +325,19 @@ class Lock:
         if task is not None:
             return self._wait(task.engine, task, timeout)
         return self._wait_outside(timeout)
+
+    def _take_turn(self, task: Task, blocking: bool, timeout: float) -> None:
+        """Delay a rank's call, or choose its turn, in a search of orders."""
+        is_shared = not is_called_by_package()  # Its locks are those of one process.
+        # With a short limit it may come back without it.
+        waits = blocking and not 0 <= timeout * PS_PER_S < LONG_PS
+        if waits and timeout >= 0 and task.engine.choices is not None:
+            task.engine.choices.note_long_limit()
+        limits.reach(
+            task, LOCKS, id(self) if is_shared else None, self,
+            act=Act.ACQUIRE if waits else Act.UPDATE, is_ready=self._is_free if waits else None,
+            is_vain=None if waits else self._real.locked, given=self.made_as,
+        )  # fmt: skip
 
     def _is_free(self) -> bool:
         return not self._real.locked()

@@ -17,6 +17,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
+from simrank.engine.choices import Act
 from simrank.errors import UnsupportedError
 from simrank.isolation.locks import Lock as ThreadLock
 from simrank.isolation.locks import ReentrantLock, note_read, note_write, reach_value
@@ -26,10 +27,11 @@ from simrank.multiprocessing.arguments import (
     pickle_by_reference,
     unpickle_references,
 )
+from simrank.multiprocessing.turns import is_long, searching_task, take_turn
 from simrank.ranks.current import numbered, rank_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from simrank.multiprocessing.arguments import Refer
 
@@ -72,7 +74,6 @@ def received(item: Any) -> Any:  # noqa: ANN401 - a value, or a parcel
 # ---- multiprocessing's queues, locks, managers and values for ranks, as waits of the engine ----
 
 Barrier = threading.Barrier
-Event = threading.Event
 
 
 class ProcessLock(ThreadLock):
@@ -95,22 +96,105 @@ class RLock(ReentrantLock):
 
 
 class Semaphore(threading.Semaphore):
-    """As multiprocessing.Semaphore."""
+    """As multiprocessing.Semaphore.
+
+    Args:
+        value: How many can take it at once.
+    """
+
+    def __init__(self, value: int = 1) -> None:
+        super().__init__(value)
+        self.made_as = numbered()
+
+    def shown(self) -> Hashable:
+        """Return its state, for a search."""
+        return self.made_as, self._value
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Take one; a limit is not below zero."""
         limit = None if timeout is None or not block else max(timeout, 0)
-        return super().acquire(block, limit)
+        task = searching_task()
+        if task is None:
+            return super().acquire(block, limit)
+        waits = is_long(block, limit)
+        taken: bool = take_turn(
+            task, self, Act.ACQUIRE if waits else Act.UPDATE, partial(super().acquire, False),
+            given="acquire", is_ready=(lambda: self._value > 0) if waits else None,
+            is_vain=None if waits else (lambda: self._value == 0), timeout=limit,
+        )  # fmt: skip
+        return taken
+
+    __enter__ = acquire  # As its base class has it.
+
+    def release(self, n: int = 1) -> None:
+        """Give some back."""
+        task, release = searching_task(), partial(super().release, n)
+        if task is None:
+            release()
+        else:
+            take_turn(task, self, Act.RELEASE, release, given=("release", n))
 
     def get_value(self) -> int:
         """Return the current value of the counter."""
+        task = searching_task()
+        if task is not None:
+            take_turn(task, self, Act.READ, int, given="value")
         return self._value
 
 
-class BoundedSemaphore(threading.BoundedSemaphore, Semaphore):
+class BoundedSemaphore(Semaphore, threading.BoundedSemaphore):
     """As multiprocessing.BoundedSemaphore."""
 
-    acquire = Semaphore.acquire
+
+class Event(threading.Event):
+    """As multiprocessing.Event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made_as = numbered()
+
+    def shown(self) -> Hashable:
+        """Return its state, for a search."""
+        return self.made_as, self._is_set()
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        task = searching_task()
+        if task is None:
+            return super().is_set()
+        is_set: bool = take_turn(task, self, Act.READ, self._is_set, given="is_set")
+        return is_set
+
+    def _is_set(self) -> bool:
+        return bool(vars(self)["_flag"])  # A call of `is_set` is a look.
+
+    def set(self) -> None:
+        """Set it: those that wait go on."""
+        self._write(super().set, "set")
+
+    def clear(self) -> None:
+        """Clear it."""
+        self._write(super().clear, "clear")
+
+    def _write(self, write: Callable[[], None], name: str) -> None:
+        task = searching_task()
+        if task is None:
+            write()
+        else:
+            take_turn(task, self, Act.WRITE, write, given=name)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; return whether it is."""
+        task = searching_task()
+        if task is None:
+            return super().wait(timeout)
+        waits = is_long(True, timeout)
+        found: bool = take_turn(
+            task, self, Act.AWAIT if waits else Act.READ, self._is_set, given="wait",
+            is_ready=self._is_set if waits else None, is_vain=lambda: not self._is_set(),
+            timeout=timeout,
+        )  # fmt: skip
+        return found
 
 
 _METHODS = ("spawn", "fork", "forkserver", None)
@@ -131,15 +215,89 @@ class Condition(threading.Condition):
 
 
 class Queue(queue.Queue[Any]):
-    """As multiprocessing.Queue; nothing needs to be flushed, so closing it does nothing."""
+    """As multiprocessing.Queue; nothing needs to be flushed, so closing it does nothing.
+
+    Args:
+        maxsize: How many items there is room for; 0: any number.
+    """
+
+    def __init__(self, maxsize: int = 0) -> None:
+        super().__init__(maxsize)
+        self.made_as = numbered()
+
+    def shown(self) -> Hashable:
+        """Return its state, for a search."""
+        return self.made_as, self.unfinished_tasks, *map(repr, self.queue)
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:  # noqa: ANN401
         """Put an item in."""
-        super().put(sent(item), block, timeout)
+        given, task = sent(item), searching_task()
+        if task is None:
+            super().put(given, block, timeout)
+            return
+        waits, put = is_long(block, timeout), partial(super().put, given, False)
+
+        def is_full() -> bool:
+            return 0 < self.maxsize <= len(self.queue)
+
+        take_turn(
+            task, self, Act.WRITE if waits else Act.UPDATE, put, given=("put", repr(given)),
+            is_ready=(lambda: not is_full()) if waits else None,
+            is_vain=None if waits else is_full, timeout=timeout if block else None,
+        )  # fmt: skip
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401
         """Take the first item out."""
-        return received(super().get(block, timeout))
+        task = searching_task()
+        if task is None:
+            return received(super().get(block, timeout))
+        waits = is_long(block, timeout)
+        item = take_turn(
+            task, self, Act.UPDATE, partial(super().get, False), given="get",
+            is_ready=(lambda: bool(self.queue)) if waits else None,
+            is_vain=None if waits else (lambda: not self.queue), timeout=timeout if block else None,
+        )  # fmt: skip
+        return received(item)
+
+    def qsize(self) -> int:
+        """Return the number of items."""
+        size: int = self._look(super().qsize)
+        return size
+
+    def empty(self) -> bool:
+        """Return whether there is no item."""
+        is_empty: bool = self._look(super().empty)
+        return is_empty
+
+    def full(self) -> bool:
+        """Return whether there is no room."""
+        is_full: bool = self._look(super().full)
+        return is_full
+
+    def _look(self, look: Callable[[], Any]) -> Any:  # noqa: ANN401 - the result
+        task = searching_task()
+        if task is None:
+            return look()
+        return take_turn(task, self, Act.READ, look, given="look")
+
+    def task_done(self) -> None:
+        """Note that an item has been dealt with."""
+        task, done = searching_task(), super().task_done
+        if task is None:
+            done()
+        else:
+            take_turn(task, self, Act.WRITE, done, given="task_done")
+
+    def join(self) -> None:
+        """Wait until all items have been dealt with."""
+        task, join = searching_task(), super().join
+        if task is None:
+            join()
+        else:
+            take_turn(
+                task, self, Act.AWAIT, join, given="join",
+                is_ready=lambda: not self.unfinished_tasks,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Do nothing: no thread feeds a pipe."""

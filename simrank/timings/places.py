@@ -1,6 +1,6 @@
 """Places of a program: the line of a rank and its values, to recognise loops.
 
-What cannot be looked into (an iterator, an open file) makes a place unsure: it equals no other.
+What cannot be looked into (a generator, an open file) makes a place unsure: it equals no other.
 """
 
 from __future__ import annotations
@@ -8,36 +8,18 @@ from __future__ import annotations
 import dis
 import inspect
 import random  # noqa: TID251 - its state is read, not drawn from
-import re
 import sys
-from collections import deque
-from datetime import date, timedelta, timezone
 from functools import cache
 from hashlib import blake2b
-from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from simrank.engine.callsite import is_library, is_simranks
 from simrank.timings import stacks
+from simrank.timings.values import READS_ALL, Look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import FrameType
-
-MAX_DEPTH = 6  # Assumed: what lies deeper is not looked into.
-_PLAIN = (
-    int, float, str, bytes, bool, type(None), complex, range, slice, PurePath, date, timedelta,
-    timezone, re.Pattern,
-)  # fmt: skip
-_NAMED = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
-_STATELESS = frozenset({  # Of torch: what a rank's calls make of them, others see.
-    "DeviceMesh", "FileStore", "HashStore", "JITFunction", "PrefixStore", "ProcessGroup",
-    "SimulatedStore", "Size", "TCPStore", "device", "dtype",
-})  # fmt: skip
-_SHARED = "simrank.multiprocessing"  # A look at one of its objects is a call on it.
 
 
 class Place(NamedTuple):
@@ -91,28 +73,37 @@ def place_of(frame: FrameType | None, clocks: type | tuple[type, ...]) -> Place:
         frame = frame.f_back
     programs = [n for n, each in enumerate(frames) if not is_library(each.f_code.co_filename)]
     line = _line(frames[programs[0]]) if programs else "an unknown line"
-    look, found = _Look(clocks), list[object]()
+    look, found = Look(clocks), list[object]()
     for number, each in enumerate(frames):
         code = each.f_code
         found.append((code.co_qualname, each.f_lasti))
         is_base = not programs or number > programs[-1]  # What has called the program.
         if is_base or (is_simranks(code.co_filename) and number < programs[0]):
             continue
-        found.append(look.at(_values(each, look)))
+        found.append(look.at(_values(each, look, frames[number - 1] if number else None)))
         if number in programs and each.f_locals is not each.f_globals:
-            found.append(look.at(_state(each.f_globals)))
+            found += map(look.at, _globals(each, look))
     return Place(digest_of(found), line, look.is_sure, look.is_whole)
 
 
-def _values(frame: FrameType, look: _Look) -> dict[str, Any]:
+def _values(frame: FrameType, look: Look, inner: FrameType | None) -> dict[str, Any]:
     """Return the variables that a frame may still read, and those of its stack."""
     code, values = frame.f_code, frame.f_locals
     held = stacks.held(code, frame.f_lasti)
     is_generator = bool(code.co_flags & inspect.CO_GENERATOR)
-    look.is_sure &= held.is_known and not is_generator and stacks.calls_python(frame, held)
+    look.is_sure &= held.is_known and not is_generator
+    look.is_sure &= stacks.calls_python(frame, held, inner)
     live = live_names(code, frame.f_lasti)
     names = values if live is None else live | held.names
     return {name: values[name] for name in values if name in names and name[:2] != "__"}
+
+
+def _globals(frame: FrameType, look: Look) -> list[Any]:
+    """Return the globals that a frame may still read, and those that functions there may."""
+    live, names = live_names(frame.f_code, frame.f_lasti), frame.f_globals
+    found = list(names.values()) if live is None else []
+    found += [each for each in list(names.values()) if isinstance(each, FunctionType | type)]
+    return [*found, *look.globals_of(frame.f_code, names, live)]
 
 
 def drawn_numbers() -> bytes:
@@ -127,17 +118,7 @@ def _line(frame: FrameType) -> str:
     return f"{name}:{frame.f_lineno}"
 
 
-def _state(names: dict[str, Any]) -> dict[str, Any]:
-    """Return the globals of a module that a program may change."""
-    return {
-        name: value for name, value in names.items()
-        if not name.startswith("__") and not isinstance(value, _NAMED)
-    }  # fmt: skip
-
-
 # ---- names that a frame may still read ----
-
-_READS_ALL = frozenset({"eval", "exec", "globals", "locals", "vars", "dir"})
 
 
 @cache
@@ -149,7 +130,7 @@ def live_names(code: CodeType, offset: int) -> frozenset[str] | None:
         offset: The instruction that it is in.
     """
     inner = _names_within(code)
-    if inner & _READS_ALL:
+    if inner & READS_ALL:
         return None
     every = frozenset(code.co_names + code.co_varnames)
     return _live_after(code).get(stacks.step_at(code, offset).offset, every) | inner
@@ -158,7 +139,7 @@ def live_names(code: CodeType, offset: int) -> frozenset[str] | None:
 @cache
 def _names_within(code: CodeType) -> frozenset[str]:
     """Return the names that functions within a code may read, and its own calls of `eval`."""
-    found = set(code.co_names) & _READS_ALL | set(code.co_cellvars) | set(code.co_freevars)
+    found = set(code.co_names) & READS_ALL | set(code.co_cellvars) | set(code.co_freevars)
     for each in code.co_consts:
         if isinstance(each, CodeType):
             found |= {*each.co_names, *each.co_freevars, *_names_within(each)}
@@ -223,68 +204,3 @@ def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
     """Return the instructions of a code that a handler stands for, and where it begins."""
     entries: Any = getattr(dis.Bytecode(code), "exception_entries", ())
     return [(each.start, each.end, each.target) for each in entries]
-
-
-class _Look:
-    """Looks into values.
-
-    Attributes:
-        is_sure: Whether all that it was shown could be looked into.
-        is_whole: Whether none of it keeps state where it cannot be seen.
-    """
-
-    def __init__(self, clocks: type | tuple[type, ...]) -> None:
-        self.is_sure = self.is_whole = True
-        self._clocks = clocks
-
-    def at(self, value: Any, depth: int = 0, within: frozenset[int] = frozenset()) -> object:  # noqa: ANN401 - any value
-        """Return a digest of a value, equal for equal values."""
-        if isinstance(value, self._clocks):
-            return "a reading of a clock"
-        if isinstance(value, _PLAIN):
-            return type(value).__name__, repr(value)
-        if id(value) in within or isinstance(value, _NAMED):
-            return getattr(value, "__qualname__", type(value).__name__)
-        if depth > MAX_DEPTH:
-            self.is_sure = False
-            return "..."
-        array = _as_array(value)
-        if array is not None:
-            return digest_of(array.shape, array.dtype.str, np.ascontiguousarray(array).tobytes())
-        return self._into(value, depth + 1, within | {id(value)})
-
-    def _into(self, value: Any, depth: int, within: frozenset[int]) -> object:  # noqa: ANN401 - any value
-        def each(values: Iterable[Any]) -> list[object]:
-            return [self.at(item, depth, within) for item in list(values)]
-
-        kind = type(value)
-        seen = None if kind.__module__.startswith(_SHARED) else value
-        if isinstance(seen, dict):
-            return "dict", each(seen), each(seen.values())
-        if isinstance(seen, list | tuple | deque):
-            return kind.__name__, each(seen)
-        if isinstance(seen, set | frozenset):
-            return kind.__name__, sorted(map(repr, each(seen)))
-        if kind.__module__.partition(".")[0] in ("simrank", "torch", "triton"):
-            # What of it changes, changes with calls, which the history has.
-            self.is_whole &= kind.__name__ in _STATELESS
-            return kind.__qualname__, getattr(seen, "_version", None)
-        if hasattr(value, "__dict__") and not hasattr(value, "__next__"):
-            return kind.__qualname__, self.at(vars(value), depth, within)
-        self.is_sure = False
-        return kind.__qualname__
-
-
-def _as_array(value: Any) -> np.ndarray[Any, Any] | None:  # noqa: ANN401 - any value
-    """Return the numbers of an array, or of a tensor of the host; None for anything else."""
-    if isinstance(value, np.ndarray):
-        return None if value.dtype.hasobject else value
-    if type(value).__module__ != "torch" or getattr(value, "device", None) is None:
-        return None
-    if value.device.type != "cpu" or value.layout != sys.modules["torch"].strided:
-        return None
-    try:
-        found: np.ndarray[Any, Any] = value.detach().numpy()
-    except (RuntimeError, TypeError):  # A type that numpy lacks.
-        return None
-    return found

@@ -174,6 +174,7 @@ class TimingRun(SwitchObserver):
         act: Act,
         *,
         is_ready: Callable[[], bool] | None = None,
+        is_vain: Callable[[], bool] | None = None,
         state: Callable[[], Hashable] | None = None,
         given: Hashable = None,
         owner: object = None,
@@ -187,17 +188,19 @@ class TimingRun(SwitchObserver):
         is_blocked = is_ready is not None and not is_ready()
         # A loop that looks again and again waits for what others do.
         is_again = act is Act.READ or (act is Act.AWAIT and actor.awaits_again(line))
+        is_again |= is_vain is not None and is_vain()
         if line in self._known.shared or is_blocked or is_again:
 
             def options() -> list[str]:
                 return [GO] if is_ready is None or is_ready() else []
 
-            visit = self._visit(actor, (kind, key, given), MAX_LOOKS) if act in LOOKS else None
+            may_look = act in LOOKS or is_vain is not None
+            visit = self._visit(actor, (kind, key, given), MAX_LOOKS) if may_look else None
             point = ChoicePoint(line, f"the order of calls on {kind}")
             self._park(task, Waiting(actor, point, options, visit=visit, shared=shared, act=act))
         seen = shared.shown() if act in _SEES and not _is_dropped() else 0
         actor.observe(act.value, kind, seen)
-        if act not in LOOKS:
+        if act not in LOOKS and not (is_vain is not None and is_vain()):
             if given is None:
                 self._show(actor)
             self._act(actor, f"{act.value} {kind}", digest_of(given))
@@ -233,10 +236,14 @@ class TimingRun(SwitchObserver):
             self._park(task, Waiting(actor, point, list))
         visit.tried, visit.num_changes = [NO], self._num_changes
 
+    def note_long_limit(self) -> None:
+        """Note a wait whose long limit is taken not to expire."""
+        self.num_limits += 1
+
     def limit(self, task: Task, handle: Handle, timeout_ps: int) -> bool:
         """Wait for a handle, or until a time limit; return whether it completed in time."""
         if timeout_ps >= LONG_PS:
-            self.num_limits += 1
+            self.note_long_limit()
             if not handle.complete:
                 task.engine.park_on(handle, task)
             return True

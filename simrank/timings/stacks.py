@@ -30,6 +30,12 @@ class _Counter(NamedTuple):
     names: Path
 
 
+class _Method(NamedTuple):
+    """A method of an object that is not known."""
+
+    name: str
+
+
 class FrameStack(NamedTuple):
     """The values on the stack of a frame in the midst of an instruction.
 
@@ -37,12 +43,14 @@ class FrameStack(NamedTuple):
         names: The variables that they come from.
         is_known: Whether they come from nothing else.
         called: The function that is called, as a path; None: there is none, or it is unknown.
+        method: The name of the method of an unknown object that is called, or None.
         is_call: Whether a function is called at all.
     """
 
     names: frozenset[str]
     is_known: bool
     called: Path | None
+    method: str | None
     is_call: bool
 
 
@@ -70,22 +78,24 @@ def held(code: CodeType, offset: int) -> FrameStack:
     step = step_at(code, offset)
     offset = step.offset
     if offset not in after:
-        return FrameStack(frozenset(), is_known=False, called=None, is_call=True)
+        return FrameStack(frozenset(), is_known=False, called=None, method=None, is_call=True)
     is_call = step.opname.startswith("CALL")
     num_results = {"STORE": 0, "BEFORE": 2, "DELETE": 0}.get(step.opname.partition("_")[0], 1)
     kept = after[offset][: len(after[offset]) - num_results]
     names = {each[0] for each in kept if _is_path(each) and each}
     names |= {name for each in kept if isinstance(each, _Counter) for name in each.names}
-    is_known = all(each != _UNKNOWN for each in kept)
+    is_known = all(each != _UNKNOWN and not isinstance(each, _Method) for each in kept)
     called: Path | None = None
+    method: str | None = None
     if is_call:
         own = before[offset][len(kept) : len(kept) + 2]
         called = next((each for each in own if _is_path(each) and each), None)
+        method = next((each.name for each in own if isinstance(each, _Method)), None)
         if _EXIT in own:
             is_call = False
     else:
         is_known &= step.opname.startswith(_SIMPLE)
-    return FrameStack(frozenset(names), is_known, called, is_call)
+    return FrameStack(frozenset(names), is_known, called, method, is_call)
 
 
 def parts(step: dis.Instruction) -> list[tuple[str, str]]:
@@ -112,10 +122,19 @@ def _is_path(slot: object) -> bool:
     return type(slot) is tuple
 
 
-def calls_python(frame: FrameType, call: FrameStack) -> bool:
-    """Return whether a frame runs a Python function itself, not through one of C."""
+def calls_python(frame: FrameType, call: FrameStack, inner: FrameType | None) -> bool:
+    """Return whether a frame runs a Python function itself, not through one of C.
+
+    Args:
+        frame: That calls.
+        call: Its stack.
+        inner: The frame that it calls, of C or not.
+    """
     if not call.is_call:
         return True
+    if call.method is not None and inner is not None:
+        original = inner.f_locals.get("original")  # That simrank's function stands for.
+        return call.method in (inner.f_code.co_name, getattr(original, "__name__", None))
     if call.called is None:
         return False
     name, *attributes = call.called
@@ -219,7 +238,10 @@ def _pushed(
         if name == "LOAD_GLOBAL" and arg & 1:
             found = 0, (_NULL, *found[1]) if _IS_NULL_FIRST else (*found[1], _NULL)
     elif name in ("LOAD_METHOD", "LOAD_ATTR") and stack:
-        path = (*stack[-1], str(step.argval)) if _is_path(stack[-1]) and stack[-1] else _UNKNOWN
+        name_of = str(step.argval)
+        path: Path | _Method = _Method(name_of)
+        if _is_path(stack[-1]) and stack[-1]:
+            path = (*stack[-1], name_of)
         is_method = name == "LOAD_METHOD" or dis.stack_effect(step.opcode, arg) == 1
         found = 1, (path, stack[-1]) if is_method else (path,)
     elif name == "GET_ITER":

@@ -15,6 +15,7 @@ CHOSEN_ELSEWHERE = {
     "isolation/locks.py: note_read",
     "isolation/stdlib.py: ask",
     "isolation/stdlib.py: attempt",
+    "multiprocessing/turns.py: take_turn",
     "torch/groups/stores.py: _poll",
 }
 # Polls that a search of every timing does not follow: it names them, and proves nothing.

@@ -130,6 +130,8 @@ class IdentifiedGroup(dist.ProcessGroup):
         """Return torch's name of the group."""
         return self.options.group_name
 
+    made_as = group_name
+
     @property
     def group_desc(self) -> str:
         """Return the description that was given."""

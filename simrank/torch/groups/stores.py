@@ -16,7 +16,7 @@ from simrank.engine.choices import LONG_PS, Act
 from simrank.errors import WaitTimeoutError
 from simrank.isolation.locks import note_read, note_write
 from simrank.ranks import require_program, require_rank
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import numbered, rank_program
 from simrank.ranks.ports import node_of, ports_of
 from simrank.units import PS_PER_S, PS_PER_US
 
@@ -71,6 +71,7 @@ class StoreTable:
         key: str | None,
         act: Act = Act.UPDATE,
         is_ready: Callable[[], bool] | None = None,
+        is_vain: Callable[[], bool] | None = None,
         given: Hashable = None,
     ) -> None:
         """Delay a rank's call on a key, or choose its turn; a call again and again polls.
@@ -79,6 +80,7 @@ class StoreTable:
             key: None: all of them.
             act: What the call does.
             is_ready: Whether a call that waits can go on.
+            is_vain: Whether a try to change it fails now.
             given: What the caller gives; None: only the key.
         """
         program = require_program("a store")
@@ -86,8 +88,8 @@ class StoreTable:
         if task is not None and program.engine.sees_shared:
             ours, state = (id(self), key), None if key is None else partial(self._shown, key)
             limits.reach(
-                task, STORES, ours, self, act=act, is_ready=is_ready, state=state,
-                given=(self.name, key, given),
+                task, STORES, ours, self, act=act, is_ready=is_ready, is_vain=is_vain,
+                state=state, given=(self.name, key, given),
             )  # fmt: skip
         note_read(None, (id(self), key), f"key '{key}' of {self.name} that no rank changes")
 
@@ -148,6 +150,11 @@ class SimulatedStore(dist.Store):
         self._table, self._timeout = table, timeout
         table.keep(self)
 
+    @property
+    def made_as(self) -> str:
+        """The name of the store, the same in all runs."""
+        return self._table.name
+
     def set(self, key: str, value: str | bytes) -> None:
         """Set a value."""
         self._table.reach(key, Act.WRITE, given=_bytes(value))
@@ -172,8 +179,13 @@ class SimulatedStore(dist.Store):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a value if it equals `expected`; return the value."""
-        self._table.reach(key, given=(_bytes(expected), _bytes(desired)))
         expected, desired = _bytes(expected), _bytes(desired)
+
+        def is_vain() -> bool:
+            present = self._table.values.get(key)
+            return bool(expected) if present is None else present != expected
+
+        self._table.reach(key, is_vain=is_vain, given=(expected, desired))
         present = self._table.values.get(key)
         if present is None and expected:
             return expected
@@ -224,7 +236,7 @@ class SimulatedStore(dist.Store):
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; return whether it was set."""
-        self._table.reach(key, given="delete")
+        self._table.reach(key, is_vain=lambda: key not in self._table.values, given="delete")
         return self._table.values.pop(key, None) is not None
 
     def num_keys(self) -> int:
@@ -275,7 +287,8 @@ class SimulatedStore(dist.Store):
         queue = self._table.queues.setdefault(key, deque())
         is_long = block and self._timeout.total_seconds() >= LONG_S
         is_ready = (lambda: bool(queue)) if is_long else None
-        self._table.reach(key, Act.UPDATE, is_ready, "pop")
+        is_vain = None if block else (lambda: not queue)
+        self._table.reach(key, Act.UPDATE, is_ready, is_vain, "pop")
         if not queue and not block:
             raise dist.QueueEmptyError("queue is empty")
         if not self._table.wait_for(key, self._timeout, lambda: bool(queue)):
@@ -458,6 +471,12 @@ class HashStore(SimulatedStore):
 
     def __init__(self) -> None:
         super().__init__(StoreTable("HashStore"))
+        self._made_as = numbered()
+
+    @property
+    def made_as(self) -> str:
+        """The store of the rank's, the same in all runs."""
+        return f"HashStore {self._made_as}"
 
 
 class PrefixStore(dist.PrefixStore):
@@ -467,6 +486,11 @@ class PrefixStore(dist.PrefixStore):
         super().__init__(prefix, store)
         self._store: Any = store
         self._prefix = f"{prefix}/"
+
+    @property
+    def made_as(self) -> str:
+        """The prefix, and the name of the store under it."""
+        return f"{self._prefix} of {getattr(self._store, 'made_as', '')}"
 
     # C++ reaches a Python store by the methods for which it has a trampoline, without these.
 
