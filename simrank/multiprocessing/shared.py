@@ -106,7 +106,7 @@ class Semaphore(threading.Semaphore):
         super().__init__(value)
         self.made_as = numbered()
 
-    def shown(self) -> Hashable:
+    def _shown(self) -> Hashable:
         """Return its state, for a search."""
         return self.made_as, self._value
 
@@ -118,7 +118,8 @@ class Semaphore(threading.Semaphore):
             return super().acquire(block, limit)
         waits = is_long(block, limit)
         taken: bool = take_turn(
-            task, self, Act.ACQUIRE if waits else Act.UPDATE, partial(super().acquire, False),
+            task, self, self._shown, Act.ACQUIRE if waits else Act.UPDATE,
+            partial(super().acquire, False),
             given="acquire", is_ready=(lambda: self._value > 0) if waits else None,
             is_vain=None if waits else (lambda: self._value == 0), timeout=limit,
         )  # fmt: skip
@@ -132,13 +133,13 @@ class Semaphore(threading.Semaphore):
         if task is None:
             release()
         else:
-            take_turn(task, self, Act.RELEASE, release, given=("release", n))
+            take_turn(task, self, self._shown, Act.RELEASE, release, given=("release", n))
 
     def get_value(self) -> int:
         """Return the current value of the counter."""
         task = searching_task()
         if task is not None:
-            take_turn(task, self, Act.READ, int, given="value")
+            take_turn(task, self, self._shown, Act.READ, int, given="value")
         return self._value
 
 
@@ -146,14 +147,14 @@ class BoundedSemaphore(Semaphore, threading.BoundedSemaphore):
     """As multiprocessing.BoundedSemaphore."""
 
 
-class Event(threading.Event):
+class SharedEvent(threading.Event):
     """As multiprocessing.Event."""
 
     def __init__(self) -> None:
         super().__init__()
         self.made_as = numbered()
 
-    def shown(self) -> Hashable:
+    def _shown(self) -> Hashable:
         """Return its state, for a search."""
         return self.made_as, self._is_set()
 
@@ -162,7 +163,7 @@ class Event(threading.Event):
         task = searching_task()
         if task is None:
             return super().is_set()
-        is_set: bool = take_turn(task, self, Act.READ, self._is_set, given="is_set")
+        is_set: bool = take_turn(task, self, self._shown, Act.READ, self._is_set, given="is_set")
         return is_set
 
     def _is_set(self) -> bool:
@@ -181,7 +182,7 @@ class Event(threading.Event):
         if task is None:
             write()
         else:
-            take_turn(task, self, Act.WRITE, write, given=name)
+            take_turn(task, self, self._shown, Act.WRITE, write, given=name)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set; return whether it is."""
@@ -190,11 +191,14 @@ class Event(threading.Event):
             return super().wait(timeout)
         waits = is_long(True, timeout)
         found: bool = take_turn(
-            task, self, Act.AWAIT if waits else Act.READ, self._is_set, given="wait",
+            task, self, self._shown, Act.AWAIT if waits else Act.READ, self._is_set, given="wait",
             is_ready=self._is_set if waits else None, is_vain=lambda: not self._is_set(),
             timeout=timeout,
         )  # fmt: skip
         return found
+
+
+Event = SharedEvent
 
 
 _METHODS = ("spawn", "fork", "forkserver", None)
@@ -225,7 +229,7 @@ class Queue(queue.Queue[Any]):
         super().__init__(maxsize)
         self.made_as = numbered()
 
-    def shown(self) -> Hashable:
+    def _shown(self) -> Hashable:
         """Return its state, for a search."""
         return self.made_as, self.unfinished_tasks, *map(repr, self.queue)
 
@@ -241,7 +245,8 @@ class Queue(queue.Queue[Any]):
             return 0 < self.maxsize <= len(self.queue)
 
         take_turn(
-            task, self, Act.WRITE if waits else Act.UPDATE, put, given=("put", repr(given)),
+            task, self, self._shown, Act.WRITE if waits else Act.UPDATE, put,
+            given=("put", repr(given)),
             is_ready=(lambda: not is_full()) if waits else None,
             is_vain=None if waits else is_full, timeout=timeout if block else None,
         )  # fmt: skip
@@ -253,9 +258,10 @@ class Queue(queue.Queue[Any]):
             return received(super().get(block, timeout))
         waits = is_long(block, timeout)
         item = take_turn(
-            task, self, Act.UPDATE, partial(super().get, False), given="get",
+            task, self, self._shown, Act.UPDATE, partial(super().get, False), given="get",
             is_ready=(lambda: bool(self.queue)) if waits else None,
-            is_vain=None if waits else (lambda: not self.queue), timeout=timeout if block else None,
+            is_vain=None if waits else (lambda: not self.queue),
+            timeout=timeout if block else None,
         )  # fmt: skip
         return received(item)
 
@@ -278,7 +284,7 @@ class Queue(queue.Queue[Any]):
         task = searching_task()
         if task is None:
             return look()
-        return take_turn(task, self, Act.READ, look, given="look")
+        return take_turn(task, self, self._shown, Act.READ, look, given="look")
 
     def task_done(self) -> None:
         """Note that an item has been dealt with."""
@@ -286,7 +292,7 @@ class Queue(queue.Queue[Any]):
         if task is None:
             done()
         else:
-            take_turn(task, self, Act.WRITE, done, given="task_done")
+            take_turn(task, self, self._shown, Act.WRITE, done, given="task_done")
 
     def join(self) -> None:
         """Wait until all items have been dealt with."""
@@ -295,7 +301,7 @@ class Queue(queue.Queue[Any]):
             join()
         else:
             take_turn(
-                task, self, Act.AWAIT, join, given="join",
+                task, self, self._shown, Act.AWAIT, join, given="join",
                 is_ready=lambda: not self.unfinished_tasks,
             )  # fmt: skip
 

@@ -1,6 +1,6 @@
-"""Calls of ranks on queues, semaphores and events, each one act for a search of every timing.
+"""Turns of ranks on queues, semaphores and events: each call is one act for a search.
 
-Their classes are made of locks. A search that saw those would go through orders that nobody can
+Their classes are made of locks. A search that saw those would go through orders that no rank can
 see, and a loop around a `get` that finds nothing would change something each time.
 """
 
@@ -35,6 +35,7 @@ def is_long(block: object, timeout: float | None) -> bool:
 def take_turn(  # noqa: PLR0913 - as of `limits.reach`
     task: Task,
     shared: Any,  # noqa: ANN401 - of several classes
+    state: Callable[[], Hashable],
     act: Act,
     call: Callable[[], Any],
     *,
@@ -47,7 +48,8 @@ def take_turn(  # noqa: PLR0913 - as of `limits.reach`
 
     Args:
         task: The caller.
-        shared: With `made_as`, a name that is the same in all runs, and `shown()`, its state.
+        shared: The object; its `made_as` is a name that is the same in all runs.
+        state: As in `Choices.reach`.
         act: What the call does.
         call: Makes it; it does not wait.
         given: All that the caller gives.
@@ -60,7 +62,7 @@ def take_turn(  # noqa: PLR0913 - as of `limits.reach`
         choices.note_long_limit()
     limits.reach(
         task, LOCKS, id(shared), shared, act=act, is_ready=is_ready, is_vain=is_vain,
-        state=shared.shown, given=(shared.made_as, given),
+        state=state, given=(shared.made_as, given),
     )  # fmt: skip
     waits_in_vain = timeout and is_vain is not None and is_vain()
     task.num_quiet += 1

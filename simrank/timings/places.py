@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine.callsite import is_library, is_simranks
 from simrank.timings import stacks
-from simrank.timings.values import READS_ALL, Look
+from simrank.timings.values import READS_ALL, Inspection
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -73,7 +73,7 @@ def place_of(frame: FrameType | None, clocks: type | tuple[type, ...]) -> Place:
         frame = frame.f_back
     programs = [n for n, each in enumerate(frames) if not is_library(each.f_code.co_filename)]
     line = _line(frames[programs[0]]) if programs else "an unknown line"
-    look, found = Look(clocks), list[object]()
+    look, found = Inspection(clocks), list[object]()
     for number, each in enumerate(frames):
         code = each.f_code
         found.append((code.co_qualname, each.f_lasti))
@@ -86,7 +86,7 @@ def place_of(frame: FrameType | None, clocks: type | tuple[type, ...]) -> Place:
     return Place(digest_of(found), line, look.is_sure, look.is_whole)
 
 
-def _values(frame: FrameType, look: Look, inner: FrameType | None) -> dict[str, Any]:
+def _values(frame: FrameType, look: Inspection, inner: FrameType | None) -> dict[str, Any]:
     """Return the variables that a frame may still read, and those of its stack."""
     code, values = frame.f_code, frame.f_locals
     held = stacks.held(code, frame.f_lasti)
@@ -98,7 +98,7 @@ def _values(frame: FrameType, look: Look, inner: FrameType | None) -> dict[str, 
     return {name: values[name] for name in values if name in names and name[:2] != "__"}
 
 
-def _globals(frame: FrameType, look: Look) -> list[Any]:
+def _globals(frame: FrameType, look: Inspection) -> list[Any]:
     """Return the globals that a frame may still read, and those that functions there may."""
     live, names = live_names(frame.f_code, frame.f_lasti), frame.f_globals
     found = list(names.values()) if live is None else []

@@ -41,7 +41,7 @@ from simrank.engine.callsite import attributes_of, is_installed, module_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    _Parts = Callable[["Look", Any], Iterable[Any]]
+    _Parts = Callable[["Inspection", Any], Iterable[Any]]
 
 # Assumed: what lies deeper, or beyond so many values, is not looked into.
 MAX_DEPTH, MAX_VALUES = 60, 5000
@@ -58,7 +58,7 @@ _SIMULATED = ("simrank", "triton", "pybind11_builtins")
 _DOES_NOT_PICKLE = frozenset({"itertools"})  # From Python 3.14 on; before, it warns.
 
 
-class Look:
+class Inspection:
     """Looks into values, each once.
 
     Args:
@@ -76,7 +76,7 @@ class Look:
         self._kept: list[object] = []  # So that no other object gets the id of one of them.
 
     def at(self, value: Any, depth: int = 0) -> object:  # noqa: ANN401 - any value
-        """Return what stands for a value, equal for equal values."""
+        """Return a digest of a value, equal for equal values."""
         kind = type(value)
         if issubclass(kind, self._clocks):
             return "a reading of a clock"
@@ -231,7 +231,7 @@ class Look:
             self.is_whole = False
 
 
-def _pickled(look: Look, value: Any) -> Iterable[Any]:  # noqa: ANN401 - of any kind
+def _pickled(look: Inspection, value: Any) -> Iterable[Any]:  # noqa: ANN401 - of any kind
     """Return the parts of an object, as `pickle` takes it apart."""
     try:
         parts = value.__reduce_ex__(2)
@@ -248,7 +248,7 @@ def _plain(value: float | str | bytes) -> str:
     return str(base.__repr__(value))
 
 
-def _hidden(look: Look, value: Any) -> Iterable[Any]:  # noqa: ANN401 - of any kind
+def _hidden(look: Inspection, value: Any) -> Iterable[Any]:  # noqa: ANN401 - of any kind
     """Return the name of the class of an object that cannot be looked into."""
     if "torch" in _tops(type(value)):  # What of it changes, changes with calls.
         look.is_whole = False
@@ -349,7 +349,7 @@ def _look_at(kind: type) -> _Parts:
     if found is None:
         tops = _tops(kind)
         if not issubclass(kind, (type, _Tensor)) and tops & {*_SIMULATED}:
-            found = Look.simulated_parts
+            found = Inspection.simulated_parts
         else:
             is_open = not tops & _DOES_NOT_PICKLE
             is_open &= all(_runs_nothing(kind, name) for name in _PICKLES)
@@ -362,23 +362,23 @@ def _look_at(kind: type) -> _Parts:
 _by_kind: WeakKeyDictionary[type, _Parts] = WeakKeyDictionary()
 # By kind, the first that fits: what is to be looked at.
 _LOOKS: tuple[tuple[Any, _Parts], ...] = (
-    (FunctionType, Look.function_parts),
-    (type, Look.class_parts),
-    (ModuleType, lambda _, value: Look.module_parts(value)),
-    ((MethodType, *_BUILT_IN), Look.method_parts),
-    (CellType, lambda _, cell: Look.cell_parts(cell)),
+    (FunctionType, Inspection.function_parts),
+    (type, Inspection.class_parts),
+    (ModuleType, lambda _, value: Inspection.module_parts(value)),
+    ((MethodType, *_BUILT_IN), Inspection.method_parts),
+    (CellType, lambda _, cell: Inspection.cell_parts(cell)),
     (_NAMED, lambda _, value: (value.__name__,)),
     (enum.Enum, lambda _, value: (type(value).__qualname__, value.name)),
     ((int, float, str, bytes), lambda _, value: (_plain(value), _attributes(value))),
     (PurePath, lambda _, value: (str(value),)),
     (property, lambda _, value: (value.fget, value.fset, value.fdel)),
     ((staticmethod, classmethod), lambda _, value: (value.__func__,)),
-    (type(cache(len)), Look.cached_parts),
+    (type(cache(len)), Inspection.cached_parts),
     (partial, lambda _, value: (value.func, value.args, value.keywords, vars(value))),
     (ReferenceType, lambda _, value: (value(),)),
     (MappingProxyType, lambda _, value: (dict(value),)),
-    (_Tensor, Look.tensor_parts),
-    (np.ndarray, Look.array_parts),
-    ((dict, defaultdict), lambda _, value: Look.mapping_parts(value)),
-    (_CONTAINERS, lambda _, value: Look.container_parts(value)),
+    (_Tensor, Inspection.tensor_parts),
+    (np.ndarray, Inspection.array_parts),
+    ((dict, defaultdict), lambda _, value: Inspection.mapping_parts(value)),
+    (_CONTAINERS, lambda _, value: Inspection.container_parts(value)),
 )

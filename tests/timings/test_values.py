@@ -5,7 +5,7 @@ import types
 import pytest
 
 from simrank.timings.places import digest_of
-from simrank.timings.values import Look
+from simrank.timings.values import Inspection
 
 # Each keeps the first number that it was shown: `note(number)`, and `read()` returns it.
 KEPT = {
@@ -275,7 +275,7 @@ def look(text, numbers):
     exec("\n".join(line[indent:] for line in lines), vars(module))  # noqa: S102 - the program
     for number in numbers:
         module.note(number)
-    seen = Look(())
+    seen = Inspection(())
     digest = digest_of(seen.at(module.read))
     return digest, seen.is_sure
 
