@@ -339,6 +339,7 @@ class Stream:
         hardware_queue: What it shares with other streams of its program; None: nothing.
         cuda_stream: Its number on the device, which stands for CUDA's pointer: 0 is a program's
             default stream, as in CUDA.
+        is_by_host: Whether the host does its work, as gloo does.
 
     Args:
         device: None is the current one; else a device, its index or its name.
@@ -363,6 +364,7 @@ class Stream:
         self.device = device = chosen
         self.head: Operation | None = None
         self.race_agent: Agent | None = None  # Set where races are looked for.
+        self.is_by_host = False
         self.hardware_queue: HardwareQueue | None = None
         self._follows: Stream | None = None  # All that is under way here waits for it, and no more.
         if is_counted:
@@ -718,6 +720,7 @@ class ProgramStreams:
             self._others = WeakValueDictionary()
         self._others[self._num_made] = stream
         stream.cuda_stream = self._num_made
+        stream.is_by_host = by_host
         if self._queues is not None and not by_host:
             stream.hardware_queue = self._queues.next()
         return self._num_made

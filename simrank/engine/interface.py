@@ -204,6 +204,7 @@ class Choices(Protocol):
         is_vain: Callable[[], bool] | None = None,
         state: Callable[[], Hashable] | None = None,
         given: Hashable = None,
+        asked: Hashable = None,
         owner: object = None,
     ) -> None:
         """Come to a shared object: return when it is this call's turn.
@@ -219,6 +220,7 @@ class Choices(Protocol):
             owner: The object, which lives on as long as the run: its key stays its own.
             given: Of a change, the object's name and all that the caller gives; None: unknown. Of
                 a read, what of the object is read.
+            asked: What the call has found so far, if it comes to more than one object.
         """
 
     def ask(

@@ -268,6 +268,7 @@ def reach(  # noqa: PLR0913 - the facts that two kinds of search need
     is_vain: Callable[[], bool] | None = None,
     state: Callable[[], Hashable] | None = None,
     given: Hashable = None,
+    asked: Hashable = None,
 ) -> None:
     """Delay a rank's call on what ranks share, or choose its turn, in a search of orders.
 
@@ -284,6 +285,7 @@ def reach(  # noqa: PLR0913 - the facts that two kinds of search need
         is_vain: Likewise.
         state: Likewise.
         given: Likewise.
+        asked: Likewise.
     """
     engine = task.engine
     delays = engine.delays
@@ -293,7 +295,7 @@ def reach(  # noqa: PLR0913 - the facts that two kinds of search need
         if key is not None and not is_importing():
             engine.choices.reach(
                 task, kind, key, act, is_ready=is_ready, is_vain=is_vain, state=state,
-                given=given, owner=owner,
+                given=given, asked=asked, owner=owner,
             )  # fmt: skip
         return
     if delays is None:

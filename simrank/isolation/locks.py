@@ -99,13 +99,22 @@ _reads, _locks = _Spin(), _Spin()
 LOCKS, VALUES = "locks and queues", "shared values"  # Kinds of shared objects, for reports.
 
 
-def note_read(owner: object, key: Hashable, what: str) -> None:
-    """Count a read of something shared; `key` tells it from others, `what` names it in reports."""
+def note_read(
+    owner: object, key: Hashable, what: str, state: Callable[[], Hashable] | None = None
+) -> None:
+    """Count a read of something shared.
+
+    Args:
+        owner: The value; None: the read is on time.
+        key: Tells it from others.
+        what: Names it in reports.
+        state: As in `Choices.reach`.
+    """
     engine = current_engine()
     if engine is None:
         return
     if engine.sees_shared:
-        reach_value(owner, Act.READ, key)
+        reach_value(owner, Act.READ, key, state)
     task = engine.current_task()
     if (
         engine.choices is None
@@ -117,27 +126,41 @@ def note_read(owner: object, key: Hashable, what: str) -> None:
         races.met(races.conditions)
 
 
-def reach_value(owner: object, act: Act = Act.UPDATE, part: Hashable = None) -> None:
+def reach_value(
+    owner: object,
+    act: Act = Act.UPDATE,
+    part: Hashable = None,
+    state: Callable[[], Hashable] | None = None,
+) -> None:
     """Delay a rank's call on a shared value, or choose its turn.
 
     Args:
         owner: The value; None: the call is on time.
         act: As in `Choices.reach`.
-        part: What is read of it.
+        part: What is read of it, or all that a change gives.
+        state: As in `Choices.reach`.
     """
     engine = current_engine()
     if owner is not None and engine is not None and engine.sees_shared:
         task = engine.current_task()
         if task is not None:
-            limits.reach(task, VALUES, id(owner), owner, act=act, given=part)
+            limits.reach(task, VALUES, id(owner), owner, act=act, state=state, given=part)
 
 
-def note_write(owner: object = None) -> None:
-    """Note that a rank has changed, or is about to change, what others may be reading."""
+def note_write(
+    owner: object = None, given: Hashable = None, state: Callable[[], Hashable] | None = None
+) -> None:
+    """Note that a rank has changed, or is about to change, what others may be reading.
+
+    Args:
+        owner: The value; None: the call is on time.
+        given: All that the rank gives; None: unknown.
+        state: As in `Choices.reach`.
+    """
     engine = current_engine()
     if engine is not None:
         if engine.sees_shared:
-            reach_value(owner, Act.WRITE)
+            reach_value(owner, Act.WRITE, given, state)
         engine.progress += 1
     if (races := race_order()) is not None:
         races.meet(races.conditions)
@@ -336,8 +359,12 @@ class Lock:
         limits.reach(
             task, LOCKS, id(self) if is_shared else None, self,
             act=Act.ACQUIRE if waits else Act.UPDATE, is_ready=self._is_free if waits else None,
-            is_vain=None if waits else self._real.locked, given=self.made_as,
+            is_vain=None if waits else self._real.locked, state=self._shown, given=self.made_as,
         )  # fmt: skip
+
+    def _shown(self) -> Hashable:
+        holder = getattr(self._holder, "name", "")
+        return self.made_as, self._real.locked(), holder, len(self._waits)
 
     def _is_free(self) -> bool:
         return not self._real.locked()
@@ -405,7 +432,9 @@ class Lock:
             self._hand_over()
             return
         # It is held for longer.
-        limits.reach(task, LOCKS, id(self), self, act=Act.RELEASE, given=self.made_as)
+        limits.reach(
+            task, LOCKS, id(self), self, act=Act.RELEASE, state=self._shown, given=self.made_as
+        )
         self._hand_over()
         limits.reach(task, LOCKS)  # What the rank does next is late.
 

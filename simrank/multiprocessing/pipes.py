@@ -35,8 +35,8 @@ def of_connection(module: ModuleType) -> list[tuple[Any, str, Any]]:
     return [
         (kind, "send", _send(kind.send)),
         (module, "Pipe", _pipe(module.__dict__["Pipe"])),
-        (kind, "_send_bytes", _in_turn(kind._send_bytes, _send_turn)),  # noqa: SLF001 - by all methods
-        (kind, "_recv_bytes", _in_turn(kind._recv_bytes, _receive_turn)),  # noqa: SLF001 - likewise
+        (kind, "_send_bytes", _in_turn(kind._send_bytes, _send_turn, _wrote)),  # noqa: SLF001 - by all methods
+        (kind, "_recv_bytes", _in_turn(kind._recv_bytes, _receive_turn, _took)),  # noqa: SLF001 - likewise
         (kind, "_recv", _with(kind._recv, _read)),  # noqa: SLF001 - where all methods read
         (kind, "_send", _with(kind._send, _write)),  # noqa: SLF001 - likewise
         (module, "wait", _wait(module.__dict__["wait"], kind)),
@@ -180,12 +180,14 @@ class _Direction:
 
     Attributes:
         num_sent: Messages so far.
-        num_received: Of them.
+        num_written: Of them, those that are in the pipe.
+        num_received: Reads so far.
+        num_taken: Of them, those that have ended.
         num_seen: Messages whose arrival a poll has seen, by task.
     """
 
     def __init__(self) -> None:
-        self.num_sent = self.num_received = 0
+        self.num_sent = self.num_written = self.num_received = self.num_taken = 0
         self.num_seen: dict[Task, int] = {}
 
 
@@ -202,7 +204,11 @@ def _direction(task: Task, reader: _File) -> _Direction:
     return _directions.setdefault(task.engine, {}).setdefault(reader, _Direction())
 
 
-def _in_turn(original: Callable[..., Any], turn: Callable[[Task, Any], None]) -> Callable[..., Any]:
+def _in_turn(
+    original: Callable[..., Any],
+    turn: Callable[[Task, Any], None],
+    after: Callable[[Task, Any], None] = lambda *_: None,
+) -> Callable[..., Any]:
     """Return a method of a connection that waits for its turn in a search."""
 
     @functools.wraps(original)
@@ -210,6 +216,10 @@ def _in_turn(original: Callable[..., Any], turn: Callable[[Task, Any], None]) ->
         task = running_task()
         if task is not None and task.engine.choices is not None:
             turn(task, self)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                after(task, self)
         return original(self, *args, **kwargs)
 
     return call
@@ -220,8 +230,16 @@ def _send_turn(task: Task, connection: Any) -> None:  # noqa: ANN401 - a connect
     reader = _peers.get(task.engine, {}).get(own, own)
     direction = _direction(task, reader)
     limits.reach(task, PIPES, (reader, "entry"), direction)
-    direction.num_sent += 1
-    limits.reach(task, PIPES, (reader, direction.num_sent), direction, act=Act.WRITE)
+    direction.num_sent = number = direction.num_sent + 1
+    limits.reach(
+        task, PIPES, (reader, number), direction, act=Act.WRITE,
+        is_ready=lambda: direction.num_written == number - 1, asked=number,
+    )  # fmt: skip
+
+
+def _wrote(task: Task, connection: Any) -> None:  # noqa: ANN401 - a connection
+    own = _file_of(connection)
+    _direction(task, _peers.get(task.engine, {}).get(own, own)).num_written += 1
 
 
 def _receive_turn(task: Task, connection: Any) -> None:  # noqa: ANN401 - a connection
@@ -232,12 +250,18 @@ def _receive_turn(task: Task, connection: Any) -> None:  # noqa: ANN401 - a conn
     _await(task, connection, reader, direction.num_received)
 
 
+def _took(task: Task, connection: Any) -> None:  # noqa: ANN401 - a connection
+    _direction(task, _file_of(connection)).num_taken += 1
+
+
 def _await(task: Task, connection: Any, reader: _File, number: int) -> None:  # noqa: ANN401 - likewise
     def is_ready() -> bool:
-        return bool(_select([connection], [], [], 0)[0])
+        return direction.num_taken == number - 1 and bool(_select([connection], [], [], 0)[0])
 
     direction = _direction(task, reader)
-    limits.reach(task, PIPES, (reader, number), direction, act=Act.AWAIT, is_ready=is_ready)
+    limits.reach(
+        task, PIPES, (reader, number), direction, act=Act.AWAIT, is_ready=is_ready, asked=number
+    )
 
 
 def _answers(task: Task, connection: Any, timeout: float | None) -> bool:  # noqa: ANN401 - likewise

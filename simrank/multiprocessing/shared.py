@@ -343,13 +343,16 @@ class Value:
     @property
     def value(self) -> Any:  # noqa: ANN401 - any value
         """The value; a loop that reads it until it changes lets the other ranks run."""
-        note_read(self, id(self), "a Value that no rank changes")
+        note_read(self, id(self), "a Value that no rank changes", self._shown)
         return self._value
 
     @value.setter
     def value(self, value: Any) -> None:  # noqa: ANN401 - likewise
-        note_write(self)
+        note_write(self, (self.made_as, repr(value)), self._shown)
         self._value = value
+
+    def _shown(self) -> Hashable:
+        return self.made_as, repr(self._value)
 
     def get_lock(self) -> Any:  # noqa: ANN401 - any value
         """Return the lock that guards it."""
@@ -393,6 +396,7 @@ class Array:
             self,
             (id(self), index if isinstance(index, int) else str(index)),
             "an Array that no rank changes",
+            self._shown,
         )
         return self._values[index]
 
@@ -400,12 +404,15 @@ class Array:
         """Set an element, or as many as a slice has."""
         if isinstance(index, slice) and len(list(value)) != len(self._values[index]):
             raise ValueError("the length of an Array never changes")
-        note_write(self)
+        note_write(self, (self.made_as, repr(index), repr(value)), self._shown)
         self._values[index] = value
+
+    def _shown(self) -> Hashable:
+        return self.made_as, repr(self._values)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the elements."""
-        note_read(self, id(self), "an Array that no rank changes")
+        note_read(self, id(self), "an Array that no rank changes", self._shown)
         return iter(self._values)
 
 

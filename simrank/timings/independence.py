@@ -8,6 +8,7 @@ from other runs: a run that shows more starts the search again.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from simrank.engine.choices import LOOKS, Act
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from simrank.timings.state import Actor, Waiting
 
     ActorName = tuple[int, int, int]
+    Stage = tuple[float, float]  # Calls of a task on others, and what it has done since.
 
 ObjectName = tuple[str, "Hashable | None"]  # The kind, and the part; None: any.
 
@@ -28,12 +30,21 @@ def object_name(kind: str, key: Hashable, owner: object) -> ObjectName:
     Of a key `(owner, part)` the part is the same in all runs; any other key may not be. Locks and
     shared values have a name of their own.
     """
-    try:
-        made_as = object.__getattribute__(owner, "made_as")  # A look at some is a call on them.
-    except AttributeError:
-        made_as = None
-    part = key[1] if isinstance(key, tuple) else made_as
+    part = key[1] if isinstance(key, tuple) else own_name(owner) or None
     return kind, part if isinstance(part, str | int) else None
+
+
+def own_name(owner: object) -> str | None:
+    """Return the name that an object was given for a search, the same in all runs.
+
+    Returns:
+        None: it got none; "": those of its class have none.
+    """
+    try:
+        found = object.__getattribute__(owner, "made_as")  # A look at some is a call on them.
+    except AttributeError:
+        return ""
+    return None if found is None else str(found)
 
 
 def _may_be_one(one: ObjectName, other: ObjectName) -> bool:
@@ -41,21 +52,41 @@ def _may_be_one(one: ObjectName, other: ObjectName) -> bool:
 
 
 class ObjectUses:
-    """The objects that each task comes to, and until when: the number of its calls on others."""
+    """The objects that each task comes to, and until which of its stages."""
 
     def __init__(self) -> None:
-        self._last: dict[ActorName, dict[tuple[ObjectName, bool], int]] = {}
+        self._last: dict[ActorName, dict[tuple[ObjectName, bool], Stage]] = {}
+        self._seen_by: dict[tuple[ActorName, ObjectName, bool], int] = {}
         self.num_found = 0
 
     def note(self, actor: Actor, name: ObjectName, act: Act) -> bool:
-        """Add that a task comes to an object; return whether that was not known."""
-        last = self._last.setdefault(actor.name, {})
-        key = name, act in LOOKS
-        is_new = last.get(key, -1) < actor.num_calls_made
-        if is_new:
-            last[key] = actor.num_calls_made
-            self.num_found += 1
-        return is_new
+        """Add that a task comes to an object; return whether that was not known.
+
+        What it comes to later than in an earlier run it may come to at any time.
+        """
+        last, key = self._last.setdefault(actor.name, {}), (name, act in LOOKS)
+        known: Stage | None = last.get(key)
+        stage: Stage = actor.stage
+        if known is not None and known >= stage:
+            return False
+        seen_by = (actor.name, *key)
+        if known is not None and self._seen_by[seen_by] != actor.run_number:
+            stage = (stage[0] if stage[0] == known[0] else math.inf), math.inf
+        last[key], self._seen_by[seen_by] = stage, actor.run_number
+        self.num_found += 1
+        return True
+
+    def may_come_to(self, name: ObjectName, actors: Mapping[ActorName, Actor]) -> bool:
+        """Return whether a task that has not ended may yet come to an object of a name."""
+        return any(
+            _may_be_one(other, name) and self._is_left(actors.get(task), last)
+            for task, found in self._last.items()
+            for (other, _), last in found.items()
+        )
+
+    @staticmethod
+    def _is_left(actor: Actor | None, last: Stage) -> bool:
+        return actor is None or (not actor.task.finished and last >= actor.stage)
 
     def stubborn(
         self,
@@ -91,13 +122,10 @@ class ObjectUses:
 
     def _comes_to(self, call: Waiting, name: ActorName, actor: Actor | None) -> bool:
         """Return whether a task may yet come to the object of a call, in a way that shows."""
-        if actor is not None and actor.task.finished:
-            return False
-        num_calls = 0 if actor is None else actor.num_calls_made
         shared = call.shared
         assert shared is not None, "it is a call on a shared object"
         return any(
-            last >= num_calls and _may_be_one(other, shared.name)
+            _may_be_one(other, shared.name) and self._is_left(actor, last)
             for (other, is_look), last in self._last[name].items()
             if not (is_look and call.act in LOOKS)
         )

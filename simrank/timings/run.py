@@ -33,6 +33,9 @@ from simrank.engine.callsite import is_library, is_simranks
 from simrank.engine.choices import LONG_PS, LOOKS, Act
 from simrank.engine.task import SwitchObserver
 from simrank.errors import SimrankError
+from simrank.isolation.private_modules import private_modules
+from simrank.ranks.current import rank_program
+from simrank.timings.independence import own_name
 from simrank.timings.places import digest_of, drawn_numbers, line_here, place_here
 from simrank.timings.readings import READINGS, Moment, reading
 from simrank.timings.state import Actor, ChoicePoint, Known, SharedObject, Visit, Waiting
@@ -52,6 +55,8 @@ MAX_SLEEPS = 10_000  # Assumed: a loop that waits for longer waits for what neve
 _CLOCK_STEP_PS, _APART_PS, _DAY_PS = 1_000_003_000, 10**6, 86_400 * 10**12
 _SHORTEST = 3  # Assumed: a shorter text of a reading may be any number.
 _KEEPS_TIME = "t"  # Begins the texts of runs that do.
+
+_numbers = itertools.count()
 
 GO = "goes on"
 YES, NO = "yes", "not yet"
@@ -84,6 +89,7 @@ class TimingRun(SwitchObserver):
     Attributes:
         taken: The picks of this run.
         open: Of the picks that are new in this run, the number, and the other possibilities.
+        known: Of those where another run has been that had printed something else.
         points: Where timing decides, with what may happen there.
         unmodelled: Where a program polls for what the search does not decide: nothing is proved.
         bounded: Lines of loops that were followed for a few rounds only.
@@ -106,6 +112,7 @@ class TimingRun(SwitchObserver):
     ) -> None:
         self.taken: list[int] = []
         self.open: list[tuple[int, list[int]]] = []
+        self.known: list[tuple[int, list[int]]] = []
         self.points: dict[ChoicePoint, set[str]] = {}
         self.unmodelled: dict[ChoicePoint, int] = {}
         self.bounded: set[str] = set()
@@ -125,6 +132,8 @@ class TimingRun(SwitchObserver):
         self._calls: dict[Any, tuple[Actor, str]] = {}
         self._states: set[bytes] = set()
         self._num_changes = 0
+        self._number = next(_numbers)
+        self._checker: Any = None
 
     @property
     def context(self) -> bytes:
@@ -177,11 +186,15 @@ class TimingRun(SwitchObserver):
         is_vain: Callable[[], bool] | None = None,
         state: Callable[[], Hashable] | None = None,
         given: Hashable = None,
+        asked: Hashable = None,
         owner: object = None,
     ) -> None:
         """Return when it is a call's turn."""
         actor, line = self._actor(task), line_here()
+        actor.asked = asked
         shared = self._touched(kind, key, owner, act, actor, line)
+        if own_name(owner) is None:  # Made where no search sees it: which one it is is not known.
+            state = given = None
         shared.state = state or shared.state
         if owner is not None:  # Whether it is true is a look at it.
             shared.owner = owner
@@ -205,8 +218,10 @@ class TimingRun(SwitchObserver):
                 self._show(actor)
             self._act(actor, f"{act.value} {kind}", digest_of(given))
             actor.start_over()
-            shared.changes.append((actor.name, actor.num_acts))
+            what = actor.history if given is None else digest_of(given)
+            shared.changes.append((actor.name, actor.num_acts, what))
             self._num_changes += 1
+        actor.asked = None
 
     def ask(
         self,
@@ -492,8 +507,10 @@ class TimingRun(SwitchObserver):
             index, *others = among
             if self._drawn is not None:
                 index = digest_of(self._drawn, number)[0] % len(found)
-            elif others and not self._goes_on and self._is_new(found):
-                self.open.append((number, others))
+            elif others and not self._goes_on:
+                to = self._where(found)
+                if to is not None:
+                    to.append((number, others))
         self.taken.append(index)
         return index
 
@@ -514,33 +531,49 @@ class TimingRun(SwitchObserver):
         known.has_waited |= len(best) < len(every)
         return best
 
-    def _is_new(self, found: list[tuple[Waiting, Any]]) -> bool:
-        """Return whether the possibilities are to be gone through: no other run has been here.
+    def _where(self, found: list[tuple[Waiting, Any]]) -> list[tuple[int, list[int]]] | None:
+        """Return the list that the other possibilities belong to; None: they are known.
 
         Raises:
-            MetAgainError: One has, and what follows is the same for all ranks.
+            MetAgainError: Another run has been here that had printed the same.
         """
         actors = sorted(self._actors.values(), key=lambda actor: actor.name)
-        objects = sorted(repr(each.shown()) for each in self._objects.values() if each.changes)
+        objects = sorted(
+            repr(each.shown()) for each in self._objects.values() if self._counts(each)
+        )
         waiting = [
             (each.actor.name, each.point, repr(option), each.shared and repr(each.shared.shown()))
             for each, option in found
         ]
         state = digest_of([(actor.name, actor.known_by()) for actor in actors], objects, waiting)
         if state in self._states:  # A loop of this run: it goes on, and takes nothing else there.
-            return False
-        if state in self._known.states:
-            raise MetAgainError
-        self._known.states.add(state)
+            return None
         self._states.add(state)
+        num_races = 0 if self._checker is None else len(self._checker.races)
+        printed = digest_of([(actor.name, actor.printed) for actor in actors], num_races)
+        had_printed = self._known.states.setdefault(state, set())
+        if printed in had_printed:
+            raise MetAgainError
+        had_printed.add(printed)
+        is_known = len(had_printed) > 1
         first = found[0][0]
-        if not first.is_own or any(each is not first for each, _ in found):
-            return True
-        seen = [(s.name, s.known_by() if s is first.actor else s.shown) for s in actors]
-        context = digest_of(seen, objects, waiting)
-        is_new = context not in self._known.contexts
-        self._known.contexts.add(context)
-        return is_new
+        if first.is_own and all(each is first for each, _ in found):
+            seen = [(s.name, s.known_by() if s is first.actor else s.shown) for s in actors]
+            had_printed = self._known.contexts.setdefault(digest_of(seen, objects, waiting), set())
+            if first.actor.printed in had_printed:
+                return None
+            had_printed.add(first.actor.printed)
+            is_known |= len(had_printed) > 1
+        return self.known if is_known else self.open
+
+    def _counts(self, shared: SharedObject) -> bool:
+        """Return whether an object has been changed, and some task may yet come to it."""
+        if not shared.changes:
+            return False
+        actors = {actor.name: actor for actor in self._actors.values()}
+        counts = self._known.touches.may_come_to(shared.name, actors)
+        self._known.has_waited |= not counts
+        return counts
 
     # ---- what a rank does where others see it ----
 
@@ -566,15 +599,21 @@ class TimingRun(SwitchObserver):
             return
         actor = self._actor(operation.task)
         actor.start_over()
-        actor.num_calls_made += 1
+        actor.stage = actor.stage[0] + 1, 0
+        self._checker = operation.stream.device.races
         given = _given(operation)
         self._act(actor, f"calls {operation.name}")
         actor.done, actor.drawn = digest_of(actor.done, given), drawn_numbers()
+        actor.in_flight[operation] = digest_of(operation.name, given)
         if actor.hidden:
             self._calls[operation] = actor, f"gives {operation.name} {digest_of(actor.shown).hex()}"
 
     def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as above
-        """Compare the bytes that a rank gave to a call."""
+        """Note the end of a call or of other work; compare the bytes that a rank gave to a call."""
+        actor = None if operation.task is None else self._actors.get(operation.task)
+        if actor is not None:
+            actor.in_flight.pop(operation, None)
+            actor.uses_device |= not operation.stream.is_by_host
         found = self._calls.pop(operation, None)
         if found is not None:
             actor, what = found
@@ -585,7 +624,7 @@ class TimingRun(SwitchObserver):
     def printed(self, task: Task, text: str) -> None:
         """Note what a rank prints."""
         actor = self._actor(task)
-        actor.done = digest_of(actor.done, text)
+        actor.printed = digest_of(actor.printed, text)
 
     def failed(self, task: Task | None) -> None:
         """Note a rank that raises."""
@@ -611,7 +650,11 @@ class TimingRun(SwitchObserver):
             group = self._groups.setdefault(task.group, len(self._groups))
             rank = -1 if task.rank is None else task.rank
             number = self._threads[group, rank] = self._threads.get((group, rank), -1) + 1
-            actor = self._actors[task] = Actor((group, rank, number), task)
+            program = rank_program()
+            own = None if program is None else private_modules(program)
+            is_script = own is not None and own.main is not None
+            name = group, rank, number
+            actor = self._actors[task] = Actor(name, task, self._number, is_script)
         actor.drawn = drawn_numbers()
         actor.num_calls += 1
         return actor

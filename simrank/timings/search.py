@@ -66,6 +66,8 @@ class TimingVerdict:
         num_met: Runs that were stopped where another had been.
         num_limits: Waits of the first run whose long limit was taken not to expire.
         num_readings: Readings of clocks in the first run.
+        has_more_outputs: Whether other lines of the same choices go together in ways that were not
+            run: what follows each is known.
     """
 
     outcomes: list[TimingOutcome] = field(default_factory=list)
@@ -75,6 +77,7 @@ class TimingVerdict:
     num_met: int = 0
     num_limits: int = 0
     num_readings: int = 0
+    has_more_outputs: bool = False
     _lines: dict[tuple[bytes, str], dict[tuple[int, str], set[tuple[str, ...]]]] = field(
         default_factory=dict
     )
@@ -253,15 +256,17 @@ class _Search:
 
     def _runs(self, verdict: TimingVerdict) -> Iterator[TimingRun]:
         known = self._known = self._known.afresh()
-        todo: list[tuple[int, ...]] = [()]
-        while todo:
+        todo, later = [()], list[tuple[int, ...]]()
+        while todo or later:
             num_runs = verdict.num_runs + verdict.num_met + self._num_in_vain
             if num_runs >= min(
                 self._max_runs, _MAX_REFUSED if self._is_refused else self._max_runs
             ):
-                verdict.problems.append(f"the search was stopped after {num_runs} runs")
+                verdict.has_more_outputs = not todo
+                if todo:
+                    verdict.problems.append(f"the search was stopped after {num_runs} runs")
                 return
-            picks = todo.pop()
+            picks = (todo or later).pop()
             timing = TimingRun(picks, known)
             try:
                 seen = _seen(self._run, timing)
@@ -276,11 +281,12 @@ class _Search:
             finally:
                 timing.forget()
             self._is_refused |= timing.has_threads or bool(timing.unmodelled)
-            for number, others in timing.open:
-                before = tuple(timing.taken[:number])
-                todo += [(*before, index) for index in reversed(others)]
+            for to, points in ((todo, timing.open), (later, timing.known)):
+                for number, others in points:
+                    before = tuple(timing.taken[:number])
+                    to += [(*before, index) for index in reversed(others)]
             if self._on_progress is not None:
-                self._on_progress(verdict.num_runs + verdict.num_met, len(todo))
+                self._on_progress(verdict.num_runs + verdict.num_met, len(todo) + len(later))
             yield timing
 
     def _judge(self, verdict: TimingVerdict, runs: Sequence[TimingRun]) -> None:

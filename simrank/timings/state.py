@@ -23,19 +23,20 @@ class Known:
     Attributes:
         shared: Lines at which a rank comes to objects whose order of calls can be seen.
         visible: Lines of own choices that other ranks may see the outcome of.
-        states: Those that have been met.
-        contexts: Own choices that have been met, by what the rank has observed, and others show.
+        states: Those that have been met, with what had been printed by then.
+        contexts: Own choices that have been met, by what the rank has observed, and others show,
+            with what it had printed by then.
         acts: What a rank does where others see it, by what it has observed, own choices apart.
         touches: The objects that each rank comes to.
         may_wait: Whether calls wait while others' commute with them: not once a rank has raised,
             which ends the others wherever they are.
-        has_waited: Whether any has.
+        has_waited: Whether any has, or an object was left out of a state as no rank comes to it.
     """
 
     shared: set[str] = field(default_factory=set)
     visible: set[str] = field(default_factory=set)
-    states: set[bytes] = field(default_factory=set)
-    contexts: set[bytes] = field(default_factory=set)
+    states: dict[bytes, set[bytes]] = field(default_factory=dict)
+    contexts: dict[bytes, set[bytes]] = field(default_factory=dict)
     acts: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     touches: ObjectUses = field(default_factory=ObjectUses)
     may_wait: bool = True
@@ -86,8 +87,14 @@ class Actor:
 
     Attributes:
         name: Equal in all runs: number of the spawn, rank, number of the thread.
+        run_number: Of its run.
         history: A hash of all that it has observed.
-        done: Of all that it has done where others see it, and printed.
+        done: Of all that it has done where others see it.
+        printed: Of all that it has printed.
+        is_script: Whether it is a process of its own: what it leaves behind, no other one sees.
+        uses_device: Whether it has made work for a device, whose memory is not looked into.
+        asked: What the call that it is in has found so far.
+        in_flight: Its calls of gloo that have not ended, with the bytes that it gives.
         drawn: Of the state of its random numbers.
         shown: Like the history, without own choices that no other rank sees.
         hidden: The lines of these.
@@ -95,7 +102,7 @@ class Actor:
         rounds: How often it was at a line, for the same thing, since it did anything.
         awaited_at: Lines at which it has gone on with what is there, since it did anything.
         num_acts: Acts so far.
-        num_calls_made: Collectives and ends of messages so far.
+        stage: Collectives and ends of messages so far, and acts since the last one.
         slept_ps: How long it has slept at least, if nothing else took any time.
         num_sleeps: Waits so far for what the search does not see.
         num_calls: Calls of the search.
@@ -106,8 +113,14 @@ class Actor:
 
     name: tuple[int, int, int]
     task: Task
+    run_number: int
+    is_script: bool
     history: bytes = b""
     done: bytes = b""
+    printed: bytes = b""
+    uses_device: bool = False
+    asked: Hashable = None
+    in_flight: dict[Any, bytes] = field(default_factory=dict)
     drawn: bytes = b""
     shown: bytes = b""
     hidden: set[str] = field(default_factory=set)
@@ -115,7 +128,7 @@ class Actor:
     rounds: dict[Hashable, int] = field(default_factory=dict)
     awaited_at: set[str] = field(default_factory=set)
     num_acts: int = 0
-    num_calls_made: int = 0
+    stage: tuple[int, int] = (0, 0)
     num_sleeps: int = 0
     num_calls: int = 0
     slept_at: set[bytes] = field(default_factory=set)
@@ -133,15 +146,25 @@ class Actor:
 
     def known_by(self) -> tuple[object, ...]:
         """Return the key of its state: its place, or else all its observations."""
-        place = place_of(self.task.carrier.frame, READINGS)
-        is_known = place.is_sure and place.is_whole and not self.task.finished
-        if not is_known or self.task.engine.shares_variables:
+        task, waits_for = self.task, getattr(self.task.waiting, "call", self.task.waiting)
+        if task.finished and self.is_script:
+            return "ended", type(task.error).__name__, str(task.error)
+        is_hidden = task.finished or task.engine.shares_variables or self.uses_device
+        # Which of its buffers a call will write to is not seen.
+        is_hidden |= any(
+            operation is not task.waiting and getattr(operation, "call", None) is not waits_for
+            for operation in self.in_flight
+        )
+        place = None if is_hidden else place_of(task.carrier.frame, READINGS)
+        if place is None or not place.is_sure or not place.is_whole:
             return self.history, self.done
-        return "at", place.digest, self.done, self.drawn
+        given = sorted(self.in_flight.values())
+        return "at", place.digest, self.drawn, self.stage[0], given, self.asked
 
     def start_over(self) -> None:
         """Forget places: it has done something."""
         self.num_acts += 1
+        self.stage = self.stage[0], self.stage[1] + 1
         self.visits.clear()
         self.rounds.clear()
         self.awaited_at.clear()
@@ -162,7 +185,7 @@ class SharedObject:
         actors: The tasks that did each act.
         num_writes: Writes and updates.
         lines: Where.
-        changes: Of it, in their order, by task and number.
+        changes: Of it, in their order, by task and number, with a hash of what was given.
         state: Returns its value for a look; None: its changes stand for it.
         owner: The object itself, so that no other one gets its key.
     """
@@ -173,7 +196,7 @@ class SharedObject:
         self.actors: dict[Act, set[tuple[int, int, int]]] = {act: set() for act in Act}
         self.num_writes = 0
         self.lines: set[str] = set()
-        self.changes: list[tuple[tuple[int, int, int], int]] = []
+        self.changes: list[tuple[tuple[int, int, int], int, bytes]] = []
         self.state: Callable[[], Hashable] | None = None
         self.owner: object = None
 

@@ -21,7 +21,7 @@ from simrank.ranks.ports import node_of, ports_of
 from simrank.units import PS_PER_S, PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from simrank.engine import Task, TaskGroup
     from simrank.ranks import Program
@@ -73,6 +73,7 @@ class StoreTable:
         is_ready: Callable[[], bool] | None = None,
         is_vain: Callable[[], bool] | None = None,
         given: Hashable = None,
+        asked: Hashable = None,
     ) -> None:
         """Delay a rank's call on a key, or choose its turn; a call again and again polls.
 
@@ -82,6 +83,7 @@ class StoreTable:
             is_ready: Whether a call that waits can go on.
             is_vain: Whether a try to change it fails now.
             given: What the caller gives; None: only the key.
+            asked: As in `Choices.reach`.
         """
         program = require_program("a store")
         task = program.engine.current_task()  # Of a thread its own.
@@ -89,7 +91,7 @@ class StoreTable:
             ours, state = (id(self), key), None if key is None else partial(self._shown, key)
             limits.reach(
                 task, STORES, ours, self, act=act, is_ready=is_ready, is_vain=is_vain,
-                state=state, given=(self.name, key, given),
+                state=state, given=(self.name, key, given), asked=asked,
             )  # fmt: skip
         note_read(None, (id(self), key), f"key '{key}' of {self.name} that no rank changes")
 
@@ -212,27 +214,35 @@ class SimulatedStore(dist.Store):
         Raises:
             DistStoreError: The time limit passed.
         """
-        limit = self._timeout if timeout is None else timeout
-        values = self._table.values
+        for _ in self._each(keys, self._timeout if timeout is None else timeout):
+            pass
+
+    def _each(self, keys: Sequence[str], limit: timedelta) -> Iterator[bytes]:
+        """Yield the values of keys, each once it is set."""
+        values, found = self._table.values, list[bytes]()
         is_short = limit.total_seconds() < LONG_S
         for key in keys:
             is_there = partial(values.__contains__, key)
             act = Act.READ if is_short else Act.AWAIT
-            self._table.reach(key, act, None if is_short else is_there)
+            ready, asked = None if is_short else is_there, (key, *found)
+            self._table.reach(key, act, ready, asked=asked)
             if not self._table.wait_for(key, limit, is_there):
                 milliseconds = round(limit.total_seconds() * 1000)
                 raise dist.DistStoreError(
                     f"wait timeout after {milliseconds}ms, keys: {', '.join(f'/{k}' for k in keys)}"
                 )
+            found.append(values[key])
+            yield values[key]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Return several values."""
-        return [self.get(key) for key in keys]
+        return list(self._each(keys, self._timeout))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         """Set several values."""
-        for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
+        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+            self._table.reach(key, Act.WRITE, given=_bytes(value), asked=number)
+            self._table.put(key, _bytes(value))
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; return whether it was set."""
