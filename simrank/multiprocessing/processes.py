@@ -25,6 +25,7 @@ from simrank.errors import (
 from simrank.errors.base import add_note
 from simrank.errors.workers import as_torchs
 from simrank.multiprocessing.tracebacks import spawn_text
+from simrank.ranks.current import numbered
 from simrank.ranks.extensions import extensions
 from simrank.ranks.lifecycle import end_at_once, entered, first_pid, stopped
 from simrank.units import PS_PER_S
@@ -61,6 +62,12 @@ class ProcessContext:
         self._context = context
         self._daemon = daemon
         self._seen: set[int] = set()
+        self._number = numbered()
+
+    @property
+    def made_as(self) -> str | None:
+        """The name of the spawn, and what `join` has seen; None outside of a search."""
+        return None if self._number is None else f"{self._number} {sorted(self._seen)}"
 
     @cached_property
     def processes(self) -> list[RankProcess]:

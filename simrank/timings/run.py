@@ -129,7 +129,7 @@ class TimingRun(SwitchObserver):
         self._parked: list[Waiting] = []
         self._objects: dict[tuple[str, Hashable], SharedObject] = {}
         self._compared: dict[Task, int] = {}
-        self._calls: dict[Any, tuple[Actor, str]] = {}
+        self._calls: dict[Any, tuple[Actor, str, list[Any]]] = {}
         self._states: set[bytes] = set()
         self._num_changes = 0
         self._number = next(_numbers)
@@ -601,23 +601,29 @@ class TimingRun(SwitchObserver):
         actor.start_over()
         actor.stage = actor.stage[0] + 1, 0
         self._checker = operation.stream.device.races
-        given = _given(operation)
+        request = getattr(operation, "request", None)
+        touched = operation.touched if request is None else request
+        reads, writes = ([], []) if touched is None else (list(touched.reads), list(touched.writes))
+        given = _bytes_of(reads)
         self._act(actor, f"calls {operation.name}")
         actor.done, actor.drawn = digest_of(actor.done, given), drawn_numbers()
-        actor.in_flight[operation] = digest_of(operation.name, given)
+        actor.in_flight[operation] = digest_of(operation.name, given), writes
         if actor.hidden:
-            self._calls[operation] = actor, f"gives {operation.name} {digest_of(actor.shown).hex()}"
+            what = f"gives {operation.name} {digest_of(actor.shown).hex()}"
+            self._calls[operation] = actor, what, reads
 
     def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as above
         """Note the end of a call or of other work; compare the bytes that a rank gave to a call."""
         actor = None if operation.task is None else self._actors.get(operation.task)
         if actor is not None:
-            actor.in_flight.pop(operation, None)
             actor.uses_device |= not operation.stream.is_by_host
+            if operation in actor.in_flight:
+                _, writes = actor.in_flight.pop(operation)
+                actor.history = digest_of(actor.history, operation.name, _bytes_of(writes))
         found = self._calls.pop(operation, None)
         if found is not None:
-            actor, what = found
-            given = _given(operation)
+            actor, what, reads = found
+            given = _bytes_of(reads)
             if self._known.acts.setdefault((actor.name, what), given) != given:
                 self._show(actor)
 
@@ -690,11 +696,8 @@ class TimingRun(SwitchObserver):
         ]  # fmt: skip
 
 
-def _given(operation: Any) -> bytes:  # noqa: ANN401 - operations live in other layers
-    """Return a hash of the bytes that a call gives to others."""
-    request = getattr(operation, "request", None)
-    touched = operation.touched if request is None else request
-    buffers = () if touched is None else touched.reads
+def _bytes_of(buffers: Sequence[Any]) -> bytes:
+    """Return a hash of the bytes of buffers."""
     arrays = (np.ascontiguousarray(buffer.array) for buffer in buffers if buffer is not None)
     return digest_of([array.tobytes() for array in arrays])
 

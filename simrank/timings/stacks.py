@@ -210,7 +210,7 @@ def _run(
     if pushed is not None:
         num_popped, values = pushed
         return (*stack[: len(stack) - num_popped], *values)
-    if name.startswith(_NOTHING_ELSE):
+    if name.startswith(_NOTHING_ELSE) and not name.endswith("_OR_POP"):
         return stack
     effect = dis.stack_effect(step.opcode, step.arg, jump=jump)
     if effect > 0:

@@ -94,7 +94,8 @@ class Actor:
         is_script: Whether it is a process of its own: what it leaves behind, no other one sees.
         uses_device: Whether it has made work for a device, whose memory is not looked into.
         asked: What the call that it is in has found so far.
-        in_flight: Its calls of gloo that have not ended, with the bytes that it gives.
+        in_flight: Its calls that have not ended, with the bytes that it gives, and the buffers that
+            it gets.
         drawn: Of the state of its random numbers.
         shown: Like the history, without own choices that no other rank sees.
         hidden: The lines of these.
@@ -120,7 +121,7 @@ class Actor:
     printed: bytes = b""
     uses_device: bool = False
     asked: Hashable = None
-    in_flight: dict[Any, bytes] = field(default_factory=dict)
+    in_flight: dict[Any, tuple[bytes, list[Any]]] = field(default_factory=dict)
     drawn: bytes = b""
     shown: bytes = b""
     hidden: set[str] = field(default_factory=set)
@@ -158,7 +159,7 @@ class Actor:
         place = None if is_hidden else place_of(task.carrier.frame, READINGS)
         if place is None or not place.is_sure or not place.is_whole:
             return self.history, self.done
-        given = sorted(self.in_flight.values())
+        given = sorted(given for given, _ in self.in_flight.values())
         return "at", place.digest, self.drawn, self.stage[0], given, self.asked
 
     def start_over(self) -> None:

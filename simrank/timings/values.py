@@ -226,9 +226,11 @@ class Inspection:
             yield kernel
             return
         try:
-            yield object.__getattribute__(value, "made_as")
+            name = object.__getattribute__(value, "made_as")
         except AttributeError:
-            self.is_whole = False
+            name = None
+        self.is_whole &= name is not None
+        yield name
 
 
 def _pickled(look: Inspection, value: Any) -> Iterable[Any]:  # noqa: ANN401 - of any kind
@@ -240,6 +242,10 @@ def _pickled(look: Inspection, value: Any) -> Iterable[Any]:  # noqa: ANN401 - o
     if isinstance(parts, str):
         return [parts]
     return [list(part) if n > 2 and part is not None else part for n, part in enumerate(parts[:5])]
+
+
+def _of_enum(_: Inspection, value: Any) -> Iterable[Any]:  # noqa: ANN401 - an enum of C++
+    return [type(value).__qualname__, value.name]
 
 
 def _plain(value: float | str | bytes) -> str:
@@ -348,7 +354,9 @@ def _look_at(kind: type) -> _Parts:
     found = _by_kind.get(kind)
     if found is None:
         tops = _tops(kind)
-        if not issubclass(kind, (type, _Tensor)) and tops & {*_SIMULATED}:
+        if hasattr(kind, "__members__") and not issubclass(kind, enum.Enum):
+            found = _of_enum
+        elif not issubclass(kind, (type, ModuleType, _Tensor)) and tops & {*_SIMULATED}:
             found = Inspection.simulated_parts
         else:
             is_open = not tops & _DOES_NOT_PICKLE

@@ -69,6 +69,13 @@ class SimulatedWork(dist.Work):
                 self._limit = None
                 _watch(work._operation, limit)  # noqa: SLF001 - for the message
 
+    @property
+    def made_as(self) -> str | None:
+        """The call that its rank waits for, for a search; None: it goes on meanwhile."""
+        operations = [work._operation for work in self._works]  # noqa: SLF001 - as below
+        waits = [each.task is not None and each.task.waiting is each for each in operations]
+        return "awaited" if waits and all(waits) else None
+
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
         """Wait as the backend does: gloo on the host, nccl on the current stream.
 
