@@ -179,9 +179,14 @@ def _own_codes(name: str) -> list[CodeType]:
 def _codes_of(path: str | None) -> list[CodeType]:
     """Return the code in a file; nothing if it cannot be read or is not Python."""
     try:
-        return [compile(Path(path or "").read_bytes(), path or "", "exec")]
+        return [_compiled(Path(path or "").read_bytes(), path or "")]
     except (OSError, SyntaxError, ValueError):
         return []  # Importing it reports the error.
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: bytes, path: str) -> CodeType:
+    return compile(text, path, "exec")
 
 
 def find(name: str) -> ModuleSpec | None:
@@ -199,16 +204,20 @@ def find(name: str) -> ModuleSpec | None:
     return spec
 
 
-def _imports(code: CodeType) -> Iterator[str]:
-    """Yield the names in the import statements of code and of what it defines."""
+@lru_cache(maxsize=256)
+def _imports(code: CodeType) -> tuple[str, ...]:
+    """Return the names in the import statements of code and of what it defines."""
     import dis  # noqa: PLC0415 - only programs in files need it
 
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _IMPORTS and instruction.argval:
-            yield str(instruction.argval)
+    found = [
+        str(step.argval)
+        for step in dis.get_instructions(code)
+        if step.opname in _IMPORTS and step.argval
+    ]
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _imports(constant)
+            found += _imports(constant)
+    return tuple(found)
 
 
 def _places_of_packages() -> tuple[str, ...]:

@@ -52,7 +52,7 @@ ERROR_FILES = (
 )
 RESTARTS = "restarts"  # Likewise: how often ranks have been restarted, and may be.
 _PROCESSES = "/proc/"
-_NUMPY_KEY = "generator of numpy.random"
+NUMPY_KEY = "generator of numpy.random"
 # Functions of numpy.random that draw from its shared generator without being its methods.
 _NUMPY_WRAPPERS = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
 
@@ -68,7 +68,7 @@ def patches() -> list[tuple[Any, str, Any]]:
         *_generator_functions(random, python_global, _python_generator),
         *_generator_functions(np_random, numpy_global, _numpy_generator),
         *(
-            (np_random, name, _draw(getattr(np_random, name), _NUMPY_KEY, _numpy_generator, method))
+            (np_random, name, _draw(getattr(np_random, name), NUMPY_KEY, _numpy_generator, method))
             for name, method in _NUMPY_WRAPPERS.items()
         ),
         (np_random, "default_rng", _seeded(np_random.default_rng)),

@@ -150,10 +150,10 @@ def _from_elsewhere(folders: Sequence[Path]) -> list[str]:
 def _names_in(folder: Path) -> set[str]:
     """Return the importable names of a folder; none if it cannot be read."""
     try:
-        entries = list(folder.iterdir())
+        entries = os.listdir(folder)
     except OSError:
         return set()
-    return {entry.stem for entry in entries if entry.suffix in {"", ".py"}}
+    return {entry.removesuffix(".py") for entry in entries if "." not in entry.removesuffix(".py")}
 
 
 def import_program(name: str) -> ModuleType:

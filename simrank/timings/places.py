@@ -15,6 +15,8 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine.callsite import is_library, is_simranks
+from simrank.isolation.process_state import NUMPY_KEY
+from simrank.ranks.current import rank_program
 from simrank.timings import stacks
 from simrank.timings.values import READS_ALL, Inspection
 
@@ -109,8 +111,14 @@ def _globals(frame: FrameType, look: Inspection) -> list[Any]:
 def drawn_numbers() -> bytes:
     """Return a hash of the state of the rank's random numbers."""
     torch = sys.modules.get("torch")
-    state = b"" if torch is None else torch.get_rng_state().numpy().tobytes()
-    return digest_of(random.getstate(), state)
+    program = rank_program()
+    of_numpy = None if program is None else program.local.get(NUMPY_KEY)
+    # Of thousands of bytes at each call: Python's own hash of them is enough.
+    return digest_of(
+        hash(random.getstate()),
+        0 if torch is None else hash(torch.get_rng_state().numpy().tobytes()),
+        0 if of_numpy is None else hash(repr(of_numpy.get_state(legacy=False))),
+    )
 
 
 def _line(frame: FrameType) -> str:
