@@ -21,6 +21,7 @@ from simrank.timings import stacks
 from simrank.timings.values import READS_ALL, Inspection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 
@@ -62,12 +63,17 @@ def place_here(clocks: type | tuple[type, ...]) -> Place:
     return place_of(sys._getframe(1), clocks)  # noqa: SLF001 - the documented way to a frame
 
 
-def place_of(frame: FrameType | None, clocks: type | tuple[type, ...]) -> Place:
+def place_of(
+    frame: FrameType | None,
+    clocks: type | tuple[type, ...],
+    shown: Callable[[Any], object] = lambda _: "a reading of a clock",
+) -> Place:
     """Return the place of a rank: its lines, and the values that it may still read.
 
     Args:
         frame: The innermost frame.
         clocks: As of `place_here`.
+        shown: Returns what is known of a reading.
     """
     frames: list[FrameType] = []
     while frame is not None:
@@ -75,7 +81,7 @@ def place_of(frame: FrameType | None, clocks: type | tuple[type, ...]) -> Place:
         frame = frame.f_back
     programs = [n for n, each in enumerate(frames) if not is_library(each.f_code.co_filename)]
     line = _line(frames[programs[0]]) if programs else "an unknown line"
-    look, found = Inspection(clocks), list[object]()
+    look, found = Inspection(clocks, shown), list[object]()
     for number, each in enumerate(frames):
         code = each.f_code
         found.append((code.co_qualname, each.f_lasti))
@@ -108,16 +114,18 @@ def _globals(frame: FrameType, look: Inspection) -> list[Any]:
     return [*found, *look.globals_of(frame.f_code, names, live)]
 
 
-def drawn_numbers() -> bytes:
-    """Return a hash of the state of the rank's random numbers."""
+def process_state() -> bytes:
+    """Return a hash of the state of the rank's random numbers, and of its environment."""
     torch = sys.modules.get("torch")
     program = rank_program()
+    environment = None if program is None else program.local.get("environ")
     of_numpy = None if program is None else program.local.get(NUMPY_KEY)
     # Of thousands of bytes at each call: Python's own hash of them is enough.
     return digest_of(
         hash(random.getstate()),
         0 if torch is None else hash(torch.get_rng_state().numpy().tobytes()),
         0 if of_numpy is None else hash(repr(of_numpy.get_state(legacy=False))),
+        0 if environment is None else hash(tuple(environment.items())),
     )
 
 

@@ -36,7 +36,7 @@ from simrank.errors import SimrankError
 from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import rank_program
 from simrank.timings.independence import own_name
-from simrank.timings.places import digest_of, drawn_numbers, line_here, place_here
+from simrank.timings.places import digest_of, line_here, place_here, process_state
 from simrank.timings.readings import READINGS, Moment, reading
 from simrank.timings.state import Actor, ChoicePoint, Known, SharedObject, Visit, Waiting
 
@@ -130,7 +130,7 @@ class TimingRun(SwitchObserver):
         self._objects: dict[tuple[str, Hashable], SharedObject] = {}
         self._compared: dict[Task, int] = {}
         self._calls: dict[Any, tuple[Actor, str, list[Any]]] = {}
-        self._states: set[bytes] = set()
+        self._states: set[tuple[bytes, bytes]] = set()
         self._num_changes = 0
         self._number = next(_numbers)
         self._checker: Any = None
@@ -546,11 +546,11 @@ class TimingRun(SwitchObserver):
             for each, option in found
         ]
         state = digest_of([(actor.name, actor.known_by()) for actor in actors], objects, waiting)
-        if state in self._states:  # A loop of this run: it goes on, and takes nothing else there.
-            return None
-        self._states.add(state)
         num_races = 0 if self._checker is None else len(self._checker.races)
         printed = digest_of([(actor.name, actor.printed) for actor in actors], num_races)
+        if (state, printed) in self._states:  # A loop: it goes on, and takes nothing else there.
+            return None
+        self._states.add((state, printed))
         had_printed = self._known.states.setdefault(state, set())
         if printed in had_printed:
             raise MetAgainError
@@ -570,6 +570,8 @@ class TimingRun(SwitchObserver):
         """Return whether an object has been changed, and some task may yet come to it."""
         if not shared.changes:
             return False
+        if not all(actor.is_script for actor in self._actors.values()):
+            return True  # The main program may come to it in the end.
         actors = {actor.name: actor for actor in self._actors.values()}
         counts = self._known.touches.may_come_to(shared.name, actors)
         self._known.has_waited |= not counts
@@ -606,7 +608,7 @@ class TimingRun(SwitchObserver):
         reads, writes = ([], []) if touched is None else (list(touched.reads), list(touched.writes))
         given = _bytes_of(reads)
         self._act(actor, f"calls {operation.name}")
-        actor.done, actor.drawn = digest_of(actor.done, given), drawn_numbers()
+        actor.done, actor.drawn = digest_of(actor.done, given), process_state()
         actor.in_flight[operation] = digest_of(operation.name, given), writes
         if actor.hidden:
             what = f"gives {operation.name} {digest_of(actor.shown).hex()}"
@@ -661,7 +663,7 @@ class TimingRun(SwitchObserver):
             is_script = own is not None and own.main is not None
             name = group, rank, number
             actor = self._actors[task] = Actor(name, task, self._number, is_script)
-        actor.drawn = drawn_numbers()
+        actor.drawn = process_state()
         actor.num_calls += 1
         return actor
 

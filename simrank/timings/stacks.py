@@ -21,13 +21,19 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 Path = tuple[str, ...]  # A variable and its attributes; of a constant nothing.
-_UNKNOWN, _NULL, _EXIT = "unknown", "null", "exit"
+_UNKNOWN, _NULL = "unknown", "null"
 
 
 class _Counter(NamedTuple):
     """The iterator of a loop along a `range`: its variable says where it is."""
 
     names: Path
+
+
+class _Exit(NamedTuple):
+    """The end of a `with` block of a variable."""
+
+    path: Path
 
 
 class _Method(NamedTuple):
@@ -84,6 +90,7 @@ def held(code: CodeType, offset: int) -> FrameStack:
     kept = after[offset][: len(after[offset]) - num_results]
     names = {each[0] for each in kept if _is_path(each) and each}
     names |= {name for each in kept if isinstance(each, _Counter) for name in each.names}
+    names |= {each.path[0] for each in kept if isinstance(each, _Exit)}
     is_known = all(each != _UNKNOWN and not isinstance(each, _Method) for each in kept)
     called: Path | None = None
     method: str | None = None
@@ -91,7 +98,7 @@ def held(code: CodeType, offset: int) -> FrameStack:
         own = before[offset][len(kept) : len(kept) + 2]
         called = next((each for each in own if _is_path(each) and each), None)
         method = next((each.name for each in own if isinstance(each, _Method)), None)
-        if _EXIT in own:
+        if any(isinstance(each, _Exit) for each in own):
             is_call = False
     else:
         is_known &= step.opname.startswith(_SIMPLE)
@@ -247,7 +254,7 @@ def _pushed(
     elif name == "GET_ITER":
         found = 1, (_counter(steps, number) or _UNKNOWN,)
     elif name == "BEFORE_WITH":
-        found = 1, (_EXIT, _UNKNOWN)
+        found = 1, (_Exit(stack[-1]) if _is_path(stack[-1]) and stack[-1] else _UNKNOWN, _UNKNOWN)
     elif name in ("CALL", "CALL_KW"):
         found = arg + 2 + (name == "CALL_KW"), (_UNKNOWN,)
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.engine.choices import Act
 from simrank.timings.independence import ObjectUses, object_name
 from simrank.timings.places import digest_of, place_of
-from simrank.timings.readings import READINGS
+from simrank.timings.readings import READINGS, Moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -96,7 +96,7 @@ class Actor:
         asked: What the call that it is in has found so far.
         in_flight: Its calls that have not ended, with the bytes that it gives, and the buffers that
             it gets.
-        drawn: Of the state of its random numbers.
+        drawn: Of the state of its random numbers, and of its environment.
         shown: Like the history, without own choices that no other rank sees.
         hidden: The lines of these.
         visits: Places since it did anything.
@@ -156,11 +156,19 @@ class Actor:
             operation is not task.waiting and getattr(operation, "call", None) is not waits_for
             for operation in self.in_flight
         )
-        place = None if is_hidden else place_of(task.carrier.frame, READINGS)
+        place = None if is_hidden else place_of(task.carrier.frame, READINGS, self._reading)
         if place is None or not place.is_sure or not place.is_whole:
             return self.history, self.done
         given = sorted(given for given, _ in self.in_flight.values())
         return "at", place.digest, self.drawn, self.stage[0], given, self.asked
+
+    def _reading(self, value: Any) -> object:  # noqa: ANN401 - a reading
+        """Return what decides comparisons of a reading with later ones."""
+        of = value.of
+        if not isinstance(of, Moment):
+            return tuple(of)
+        slept = self.slept_ps / (10**3 if isinstance(value, int) else 10**12)
+        return str(of.clock), self.clock_ps - of.number, round(slept - of.slept, 6), of.later
 
     def start_over(self) -> None:
         """Forget places: it has done something."""

@@ -62,16 +62,19 @@ class Inspection:
     """Looks into values, each once.
 
     Args:
-        clocks: Types of readings of clocks, which all count as equal.
+        clocks: Types of readings of clocks.
+        shown: Returns what is known of a reading.
 
     Attributes:
         is_sure: Whether all that it was shown could be looked into.
         is_whole: Whether none of it keeps state where calls of simrank alone can see it.
     """
 
-    def __init__(self, clocks: type | tuple[type, ...]) -> None:
+    def __init__(
+        self, clocks: type | tuple[type, ...] = (), shown: Callable[[Any], object] = str
+    ) -> None:
         self.is_sure = self.is_whole = True
-        self._clocks = clocks
+        self._clocks, self._shown = clocks, shown
         self._numbers: dict[object, int] = {}
         self._kept: list[object] = []  # So that no other object gets the id of one of them.
 
@@ -79,7 +82,7 @@ class Inspection:
         """Return a digest of a value, equal for equal values."""
         kind = type(value)
         if issubclass(kind, self._clocks):
-            return "a reading of a clock"
+            return self._shown(value)
         if kind in _PLAIN:
             return kind.__name__, repr(value)
         if not self.is_sure:  # The rest does not count.
@@ -267,7 +270,10 @@ def _runs_nothing(kind: type, name: str) -> bool:
     """Return whether a method of a class is no code of a program."""
     found = inspect.getattr_static(kind, name, None)
     found = getattr(found, "__func__", found)
-    return not isinstance(found, FunctionType) or is_installed(found.__code__.co_filename)
+    if not isinstance(found, FunctionType):
+        return True
+    # What torch's own methods leave out is kept in C++.
+    return is_installed(found.__code__.co_filename) and "/torch/" not in found.__code__.co_filename
 
 
 def _is_librarys(module: ModuleType) -> bool:

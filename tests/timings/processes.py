@@ -85,7 +85,7 @@ class Processes(Program):
 
     def _event(self) -> tuple[str, str, str]:
         """An event that a child sets, and the others wait for."""
-        wait, limit = f"time.sleep({self.ms()})\nevent.set()", "20"
+        wait, limit = f"time.sleep({self.ms()})\nevent.set()", "120"
         if self.depends(0.7):
             limit = self.ms(5, 20, 50)
         look = f"say(rank, 'set', event.wait({limit}))"
