@@ -66,6 +66,7 @@ class Operation(Handle):
     is_implied = False
     orders_threads = False
     completes_by_wait = False  # Whether polls say so only once it was waited for.
+    starts_in_order = False  # Whether it starts before all that its rank issues later.
     holds_memory = False  # Whether its memory stays until it has been waited for.
     holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
@@ -434,7 +435,7 @@ class Stream:
             return  # Its turn comes.
         engine = self.device.engine
         start_ps, now_ps = operation.issue_ps, engine.now_ps
-        if engine.delays is not None:
+        if engine.delays is not None and not operation.starts_in_order:
             late_ps = engine.delays.draw(STREAM, operation.rank, lambda: operation.issued_at)
             start_ps = max(start_ps, now_ps) + late_ps
         if start_ps > now_ps:

@@ -169,6 +169,11 @@ class PeerOperation(Operation):
         """Whether polls say so only once it was waited for, as with gloo."""
         return self.is_on_host
 
+    @property
+    def starts_in_order(self) -> bool:  # type: ignore[override]
+        """Whether it is posted as it is issued: gloo keeps the order of a pair's messages."""
+        return self.is_on_host
+
     def last_arrivals(self) -> LastArrivals:
         """Return the peer that let the last of its messages leave."""
         return self._last_peer

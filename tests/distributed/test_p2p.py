@@ -26,6 +26,29 @@ def test_a_recv_gets_what_was_sent_in_order(run):
     run(program, 2)
 
 
+def _two_receives(rank, ctx):
+    dist.init_process_group("gloo")
+    if rank == 0:
+        parts = [ctx.empty(1, device="cpu") for _ in range(2)]
+        works = [dist.irecv(part) for part in parts]
+        dist.barrier()
+        for work in works:
+            work.wait()
+        assert [part.item() for part in parts] == [1, 2]
+    else:
+        parts = [ctx.full((1,), value, device="cpu") for value in (1.0, 2.0)]
+        dist.barrier()
+        for work in [dist.isend(part, 0) for part in parts]:
+            work.wait()
+
+
+def test_no_delay_lets_messages_of_gloo_overtake_each_other():
+    """They are posted as they are issued: calls may be late, and with them all that follow."""
+    for seed in range(1, 61):
+        with simrank.Context(delays=seed) as ctx:
+            ctx.multiprocessing.spawn(_two_receives, args=(ctx,), nprocs=2)
+
+
 def test_a_small_send_ends_without_its_receiver(run):
     """Eager: the sender may reuse its buffer, the receiver gets the old values."""
     sent_ps = {}
