@@ -53,7 +53,7 @@ BUDGET = {
     "ranks": 919,
     "replay": 235,
     "suites": 2024,
-    "timings": 1680,
+    "timings": 1790,
     "torch": 10330,
     "tp": 549,
     "trace": 2439,
@@ -152,9 +152,9 @@ def run(walked):
 """
 WALKS = {
     "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(60, 302, 181, 42_900, 71)),
-    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 76, 251, 62_400, 16)),
-    "kernels: one launch of a copy": ("triton", KERNEL, Walk(49, 206, 292, 64_250, 80)),
-    "bench: one row of a YAML file": ("", ROW, Walk(132, 825, 240, 60_100, 6_600)),
+    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 76, 251, 62_500, 16)),
+    "kernels: one launch of a copy": ("triton", KERNEL, Walk(49, 206, 292, 64_300, 80)),
+    "bench: one row of a YAML file": ("", ROW, Walk(132, 825, 240, 60_200, 6_600)),
 }
 # Runs a program twice in one process, and prints the second walk.
 _RECORDER = """

@@ -340,7 +340,6 @@ class Stream:
         hardware_queue: What it shares with other streams of its program; None: nothing.
         cuda_stream: Its number on the device, which stands for CUDA's pointer: 0 is a program's
             default stream, as in CUDA.
-        is_by_host: Whether the host does its work, as gloo does.
 
     Args:
         device: None is the current one; else a device, its index or its name.
@@ -348,6 +347,8 @@ class Stream:
         priority: Kept for torch's signature.
         is_counted: Whether it is one of the running program's; False: its maker says whose it is.
     """
+
+    is_by_host = False  # Whether the host does its work, as gloo does.
 
     def __init__(
         self,
@@ -365,7 +366,6 @@ class Stream:
         self.device = device = chosen
         self.head: Operation | None = None
         self.race_agent: Agent | None = None  # Set where races are looked for.
-        self.is_by_host = False
         self.hardware_queue: HardwareQueue | None = None
         self._follows: Stream | None = None  # All that is under way here waits for it, and no more.
         if is_counted:
@@ -425,8 +425,7 @@ class Stream:
 
     def make_room(self) -> None:
         """Block the host until the device's launch queue has room."""
-        launches = self.device.launches
-        if launches.num_outstanding >= launches.capacity:
+        if (launches := self.device.launches).num_outstanding >= launches.capacity:
             launches.wait_for_room(self)
 
     def start(self, operation: Operation) -> None:
@@ -755,9 +754,7 @@ def current_stream(program: Program | None = None) -> Stream:
     if chosen is not None:
         return chosen
     streams: ProgramStreams | None = local.get("streams", _NONE).get(program.device_index)
-    if streams is None:
-        streams = streams_of(current_device(program), program)
-    return streams.default
+    return (streams or streams_of(current_device(program), program)).default
 
 
 def stream_on(device: Device) -> Stream:

@@ -62,12 +62,7 @@ class ProcessContext:
         self._context = context
         self._daemon = daemon
         self._seen: set[int] = set()
-        self._number = numbered()
-
-    @property
-    def made_as(self) -> str | None:
-        """The name of the spawn, and what `join` has seen; None outside of a search."""
-        return None if self._number is None else f"{self._number} {sorted(self._seen)}"
+        self.made_as = self._number = numbered()
 
     @cached_property
     def processes(self) -> list[RankProcess]:
@@ -123,6 +118,7 @@ class ProcessContext:
                     for show_main in engine.on_hub:
                         show_main()
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
+            self.made_as = self._number and f"{self._number}, joined {sorted(self._seen)}"
             if not has_ended:
                 return False
             runs_on = not group.failed or group.on_death is not None

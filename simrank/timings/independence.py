@@ -76,7 +76,7 @@ class ObjectUses:
         self.num_found += 1
         return True
 
-    def may_come_to(self, name: ObjectName, actors: Mapping[ActorName, Actor]) -> bool:
+    def may_be_used(self, name: ObjectName, actors: Mapping[ActorName, Actor]) -> bool:
         """Return whether a task that has not ended may yet come to an object of a name."""
         return any(
             _may_be_one(other, name) and self._is_left(actors.get(task), last)

@@ -5,9 +5,10 @@ Kirby 2008): a rank that comes to what others can see is parked, and so is one t
 depends on the time. Once nothing else can go on, all that may happen next is known. Where there is
 more than one possibility, the run takes the one that the list names, else the first.
 
-Two states are equal if all ranks have observed the same, and shared objects show the same: what a
-rank does is a function of what it has observed. So the run stops at a state that another run has
-met: what follows is known.
+Two states are equal if all ranks stand where they can read the same values, and shared objects that
+a rank may yet come to show the same; a rank with values that cannot be looked into must have
+observed the same. The run stops at a state that another run has met with the same lines printed:
+what follows is known. With other lines it goes on, for the outcomes that it shows.
 
 What a rank alone has seen (the answer of a poll) is hidden from the others as long as all that it
 does where others see it is the same after every answer. That is checked at each of its calls, by
@@ -573,7 +574,7 @@ class TimingRun(SwitchObserver):
         if not all(actor.is_script for actor in self._actors.values()):
             return True  # The main program may come to it in the end.
         actors = {actor.name: actor for actor in self._actors.values()}
-        counts = self._known.touches.may_come_to(shared.name, actors)
+        counts = self._known.touches.may_be_used(shared.name, actors)
         self._known.has_waited |= not counts
         return counts
 

@@ -163,7 +163,7 @@ class Actor:
         return "at", place.digest, self.drawn, self.stage[0], given, self.asked
 
     def _reading(self, value: Any) -> object:  # noqa: ANN401 - a reading
-        """Return what decides comparisons of a reading with later ones."""
+        """Return the facts by which a reading is compared with later ones."""
         of = value.of
         if not isinstance(of, Moment):
             return tuple(of)
