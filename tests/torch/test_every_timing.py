@@ -1,11 +1,14 @@
 """Torch programs in every timing: stores, messages of gloo, data-parallel steps."""
 
+import io
 import subprocess
 import sys
 import threading
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
 from multiprocessing import shared_memory
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ import triton.language as tl
 
 import simrank
 from simrank.errors import SimrankError
+from simrank.multiprocessing.script import run_script
 from simrank.timings.search import TimingEnd, end_of, search
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -281,3 +285,101 @@ def test_an_example_is_proved_by_one_run(name):
     assert "proved" in ran.stderr.partition("\n")[0]
     assert "one run: timing decides nothing" in ran.stderr
     assert ran.returncode == 0
+
+
+# ---- what a rank keeps where its frames do not show it ----
+
+_KEPT = """\
+import contextlib, os
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+store = dist.distributed_c10d._get_default_store()
+
+
+def count():
+    store.add("count", 1)
+
+
+def receive():
+    return dist.recv(torch.zeros(1), tag=1)
+
+
+def two():
+    first = receive()
+    receive()
+    return first
+
+
+{kept}
+if rank == 0:
+    show()
+else:
+    dist.send(torch.ones(1), 0, tag=1)
+    count()
+dist.barrier()
+"""
+KEPT = {
+    "an attribute of a class": """
+        class Found:
+            first = None
+        def show():
+            Found.first = two()
+            count()
+            assert Found.first == 1
+        """,
+    "a closure": """
+        def make():
+            first = two()
+            return lambda: first
+        def show():
+            find = make()
+            count()
+            assert find() == 1
+        """,
+    "a block with a generator": """
+        @contextlib.contextmanager
+        def scope():
+            first = two()
+            yield
+            assert first == 1
+        def show():
+            with scope():
+                count()
+        """,
+    "the environment": """
+        def show():
+            os.environ["FIRST"] = str(two())
+            count()
+            assert os.environ["FIRST"] == "1"
+        """,
+    "a module of the network": """
+        def show():
+            layer = torch.nn.Linear(1, 1)
+            torch.nn.init.constant_(layer.weight, two())
+            count()
+            assert layer.weight.item() == 1
+        """,
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_came_first_is_kept_apart(name, tmp_path):
+    """States in which a rank has kept other things are no equal states."""
+    path = tmp_path / "program.py"
+    path.write_text(_KEPT.format(kept=dedent(KEPT[name])))
+
+    def run(timing):
+        context, hidden = simrank.Context(timing=timing), io.StringIO()
+        with redirect_stdout(hidden), redirect_stderr(hidden):
+            try:
+                with context:
+                    run_script(context.program, path, [], 3)
+            except SimrankError as error:
+                return TimingEnd(end_of(error), {})
+        return TimingEnd("returned", {})
+
+    assert {each.seen.end for each in search(run).outcomes} == {
+        "returned",
+        "rank 0: AssertionError",
+    }
