@@ -73,6 +73,8 @@ def _not_proved(verdict: TimingVerdict, replay: Callable[[str], str]) -> Iterato
         yield f"     to replay: {replay(outcome.replay)}"
     if len(verdict.outcomes) > _MAX_SHOWN:
         yield f"  ... and {len(verdict.outcomes) - _MAX_SHOWN} more outcomes"
+    if verdict.has_more_outputs:
+        yield "  not run: further ways in which the lines of these outcomes go together"
 
 
 def _runs(verdict: TimingVerdict) -> str:

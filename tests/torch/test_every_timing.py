@@ -18,6 +18,7 @@ import triton.language as tl
 
 import simrank
 from simrank.errors import SimrankError
+from simrank.isolation.output import keep_lines
 from simrank.multiprocessing.script import run_script
 from simrank.timings.search import TimingEnd, end_of, search
 
@@ -363,23 +364,72 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_what_came_first_is_kept_apart(name, tmp_path):
-    """States in which a rank has kept other things are no equal states."""
-    path = tmp_path / "program.py"
-    path.write_text(_KEPT.format(kept=dedent(KEPT[name])))
+def search_of(path, text, nprocs=3, max_runs=1000):
+    """Return the verdict on a script."""
+    path.write_text(text)
 
     def run(timing):
-        context, hidden = simrank.Context(timing=timing), io.StringIO()
+        context, hidden, end = simrank.Context(timing=timing), io.StringIO(), None
+        lines = keep_lines(context.program)
         with redirect_stdout(hidden), redirect_stderr(hidden):
             try:
                 with context:
-                    run_script(context.program, path, [], 3)
+                    run_script(context.program, path, [], nprocs)
             except SimrankError as error:
-                return TimingEnd(end_of(error), {})
-        return TimingEnd("returned", {})
+                end = error
+        return TimingEnd(end_of(end), lines())
 
-    assert {each.seen.end for each in search(run).outcomes} == {
-        "returned",
-        "rank 0: AssertionError",
-    }
+    return search(run, max_runs)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_came_first_is_kept_apart(name, tmp_path):
+    """States in which a rank has kept other things are no equal states."""
+    verdict = search_of(tmp_path / "program.py", _KEPT.format(kept=dedent(KEPT[name])))
+
+    assert {each.seen.end for each in verdict.outcomes} == {"returned", "rank 0: AssertionError"}
+
+
+# ---- lines are no part of a state ----
+
+_PHASES = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for number in range(8):
+    if rank == 0:
+        x = torch.zeros(1)
+        first = dist.recv(x)
+        dist.recv(x)
+        print(number, first)
+        del first
+        x.zero_()
+    else:
+        dist.send(torch.ones(1), 0)
+    dist.barrier()
+"""
+
+
+def test_a_search_ends_though_there_are_more_outputs_than_runs(tmp_path):
+    """Each of eight receives is of either rank: 256 outputs, each line of which 60 runs show."""
+    verdict = search_of(tmp_path / "program.py", _PHASES, max_runs=60)
+
+    assert verdict.has_more_outputs
+    assert not any("stopped" in each for each in verdict.problems)
+    shown = {line for lines in outputs(verdict) for line in lines if line}
+    assert shown == {f"{number} {first}" for number in range(8) for first in (1, 2)}
+
+
+def test_objects_that_no_rank_comes_to_later_are_no_part_of_a_state(tmp_path):
+    """Of five elections each ends before the next: their winners are summed up, not multiplied."""
+    text = "\n".join(
+        f"if store.add('votes{number}', 1) == 1:\n    store.set('leader{number}', str(rank))\n"
+        f"store.get('leader{number}')\ndist.barrier()"
+        for number in range(5)
+    )
+    start = _PHASES.partition("for")[0] + "store = dist.distributed_c10d._get_default_store()\n"
+
+    verdict = search_of(tmp_path / "program.py", start + text, nprocs=2)
+
+    assert verdict.is_proved
+    assert verdict.num_runs + verdict.num_met < 5 * 8
