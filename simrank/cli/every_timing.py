@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _MAX_SHOWN = 8
 _ASSUMED = (
     "messages are buffered as on the simulated cluster; nothing fails; no buffer is used while a "
-    "call of gloo has it; files, sockets and threads of C code are not seen; sums are added in the "
-    "order of the algorithm that was chosen"
+    "call of gloo has it; files, sockets, threads of C code and globals of libraries are not seen; "
+    "sums are added in the order of the algorithm that was chosen"
 )
 
 
