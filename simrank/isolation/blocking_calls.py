@@ -212,16 +212,24 @@ def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
 def of_shared_memory(module: ModuleType) -> Patches:
     """Return patches that tell a search of every timing of memory that processes share."""
     kind: Any = module.__dict__["SharedMemory"]
-    original = kind.__init__
+    return [(kind, "__init__", _sharing(kind.__init__))]
 
+
+def of_shared_types(module: ModuleType) -> Patches:
+    """Return the like for values without a lock."""
+    names = ("RawValue", "RawArray")
+    return [(module, name, _sharing(module.__dict__[name])) for name in names]
+
+
+def _sharing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def make(self: object, *args: object, **kwargs: object) -> None:
+    def make(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
         task = running_task()
         if task is not None:
             limits.pass_over(task.engine, "memory that processes share")
-        original(self, *args, **kwargs)
+        return original(*args, **kwargs)
 
-    return [(kind, "__init__", make)]
+    return make
 
 
 # ---- sockets ----

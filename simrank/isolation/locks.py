@@ -114,7 +114,7 @@ def note_read(
     if engine is None:
         return
     if engine.sees_shared:
-        reach_value(owner, Act.READ, key, state)
+        reach_value(owner, Act.READ, key[1:] if isinstance(key, tuple) else None, state)
     task = engine.current_task()
     if (
         engine.choices is None

@@ -266,6 +266,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "hypothesis.utils.threading": libraries.of_thread_locals,
     "multiprocessing.pool": threads.of_pool,
     "multiprocessing.shared_memory": blocking_calls.of_shared_memory,
+    "multiprocessing.sharedctypes": blocking_calls.of_shared_types,
     "multiprocessing.synchronize": _of_synchronize,
     "psutil": process_state.of_psutil,
     "sched": _of_sched,

@@ -17,6 +17,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, cast
 
 from simrank.distributed.membership import process_ended, world_of
+from simrank.engine import limits
 from simrank.errors import RankAborted
 from simrank.isolation import (
     blocking_calls,
@@ -226,6 +227,7 @@ class _Child:
 
     def _stop(self, status: int) -> None:
         if self.returncode is None:
+            limits.pass_over(self._program.engine, "what a process has done when it is ended")
             cast("threads.ThreadTask", self._program.task).status = status
             end_thread(self._thread)
 

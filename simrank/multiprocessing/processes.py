@@ -190,6 +190,7 @@ class RankProcess:
         self._stop(signal.SIGKILL)
 
     def _stop(self, number: signal.Signals) -> None:
+        limits.pass_over(self._group.engine, "what a process has done when it is ended")
         if not self._task.finished:
             stopped.add(self._task)
         end_by_signal(self._task, number)

@@ -17,10 +17,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
+from simrank.engine import limits
 from simrank.engine.choices import Act
 from simrank.errors import UnsupportedError
+from simrank.isolation.locks import LOCKS, ReentrantLock, note_read, note_write, reach_value
 from simrank.isolation.locks import Lock as ThreadLock
-from simrank.isolation.locks import ReentrantLock, note_read, note_write, reach_value
 from simrank.isolation.private_modules import private_modules, reference
 from simrank.multiprocessing.arguments import (
     is_immutable,
@@ -66,6 +67,13 @@ def sent(value: Any) -> Any:  # noqa: ANN401 - anything
         return value
 
 
+def text_of(item: Any) -> bytes | str | None:  # noqa: ANN401 - as above
+    """Return a text that is equal for equal values; None: there is none that is sure to be."""
+    if type(item) is _Parcel:
+        return None if item.table else item.pickled
+    return repr(item) if type(item) in (int, float, bool, str, bytes, type(None)) else None
+
+
 def received(item: Any) -> Any:  # noqa: ANN401 - a value, or a parcel
     """Return the value that `sent` was given, as the running program has it."""
     return unpickle_references(*item) if type(item) is _Parcel else item
@@ -73,7 +81,30 @@ def received(item: Any) -> Any:  # noqa: ANN401 - a value, or a parcel
 
 # ---- multiprocessing's queues, locks, managers and values for ranks, as waits of the engine ----
 
-Barrier = threading.Barrier
+
+class SharedBarrier(threading.Barrier):
+    """As multiprocessing.Barrier."""
+
+    @property
+    def n_waiting(self) -> int:
+        """The number of those that wait."""
+        self._look()
+        return super().n_waiting
+
+    @property
+    def broken(self) -> bool:
+        """Whether it is broken."""
+        self._look()
+        return super().broken
+
+    def _look(self) -> None:
+        task = searching_task()
+        if task is not None:  # Its lock has all that it does.
+            lock = vars(vars(self)["_cond"])["_lock"]
+            limits.reach(task, LOCKS, id(lock), lock, act=Act.READ)
+
+
+Barrier = SharedBarrier
 
 
 class ProcessLock(ThreadLock):
@@ -231,7 +262,8 @@ class Queue(queue.Queue[Any]):
 
     def _shown(self) -> Hashable:
         """Return its state, for a search."""
-        return self.made_as, self.unfinished_tasks, *map(repr, self.queue)
+        items = [text_of(item) for item in self.queue]
+        return None if None in items else (self.made_as, self.unfinished_tasks, *items)
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:  # noqa: ANN401
         """Put an item in."""
@@ -246,7 +278,7 @@ class Queue(queue.Queue[Any]):
 
         take_turn(
             task, self, self._shown, Act.WRITE if waits else Act.UPDATE, put,
-            given=("put", repr(given)),
+            given=None if text_of(given) is None else ("put", text_of(given)),
             is_ready=(lambda: not is_full()) if waits else None,
             is_vain=None if waits else is_full, timeout=timeout if block else None,
         )  # fmt: skip
@@ -348,11 +380,13 @@ class Value:
 
     @value.setter
     def value(self, value: Any) -> None:  # noqa: ANN401 - likewise
-        note_write(self, (self.made_as, repr(value)), self._shown)
+        text = text_of(value)
+        note_write(self, None if text is None else (self.made_as, text), self._shown)
         self._value = value
 
     def _shown(self) -> Hashable:
-        return self.made_as, repr(self._value)
+        text = text_of(self._value)
+        return None if text is None else (self.made_as, text)
 
     def get_lock(self) -> Any:  # noqa: ANN401 - any value
         """Return the lock that guards it."""
@@ -437,6 +471,11 @@ class Namespace(SimpleNamespace):
             note_read(self, (id(self), name), f"{name!r} of a Namespace that no rank changes")
         return super().__getattribute__(name)
 
+    def __repr__(self) -> str:
+        """Return the attributes."""
+        note_read(self, (id(self), "repr"), "a Namespace that no rank changes")
+        return super().__repr__()
+
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute."""
         note_write(self)
@@ -449,8 +488,9 @@ class Namespace(SimpleNamespace):
 
 
 _READERS = (
-    "__contains__", "__eq__", "__getitem__", "__iter__", "__len__", "copy", "count", "get", "index",
-    "items", "keys", "values",
+    "__add__", "__contains__", "__eq__", "__ge__", "__getitem__", "__gt__", "__iter__", "__le__",
+    "__len__", "__lt__", "__mul__", "__ne__", "__or__", "__repr__", "__reversed__", "__rmul__",
+    "__ror__", "copy", "count", "get", "index", "items", "keys", "values",
 )  # fmt: skip
 _WRITERS = (
     "__delitem__", "__iadd__", "__imul__", "__ior__", "__setitem__", "append", "clear", "extend",

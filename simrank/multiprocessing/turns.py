@@ -52,7 +52,7 @@ def take_turn(  # noqa: PLR0913 - as of `limits.reach`
         state: As in `Choices.reach`.
         act: What the call does.
         call: Makes it; it does not wait.
-        given: All that the caller gives.
+        given: All that the caller gives; None: unknown.
         is_ready: As in `Choices.reach`.
         is_vain: Likewise.
         timeout: For how long a call waits at most, in seconds.
@@ -62,7 +62,7 @@ def take_turn(  # noqa: PLR0913 - as of `limits.reach`
         choices.note_long_limit()
     limits.reach(
         task, LOCKS, id(shared), shared, act=act, is_ready=is_ready, is_vain=is_vain,
-        state=state, given=(shared.made_as, given),
+        state=state, given=given and (shared.made_as, given),
     )  # fmt: skip
     waits_in_vain = timeout and is_vain is not None and is_vain()
     task.num_quiet += 1

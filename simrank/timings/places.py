@@ -18,7 +18,7 @@ from simrank.engine.callsite import is_library, is_simranks
 from simrank.isolation.process_state import NUMPY_KEY
 from simrank.ranks.current import rank_program
 from simrank.timings import stacks
-from simrank.timings.values import READS_ALL, Inspection
+from simrank.timings.values import OF_MODULES, READS_ALL, Inspection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,8 +102,18 @@ def _values(frame: FrameType, look: Inspection, inner: FrameType | None) -> dict
     look.is_sure &= held.is_known and not is_generator
     look.is_sure &= stacks.calls_python(frame, held, inner)
     live = live_names(code, frame.f_lasti)
-    names = values if live is None else live | held.names
-    return {name: values[name] for name in values if name in names and name[:2] != "__"}
+    names = frozenset(values) if live is None else live | held.names
+    changed = names_changed(code) - names
+    return {
+        name: value for name, value in values.items()
+        if name not in OF_MODULES and (name in names or _may_show(value, name in changed))
+    }  # fmt: skip
+
+
+def _may_show(value: object, is_changed: bool) -> bool:
+    """Return whether a value shows though its variable is not read: `+=` on it, or its end."""
+    kind = type(value)
+    return (is_changed and kind not in (int, float, bool, str)) or hasattr(kind, "__del__")
 
 
 def _globals(frame: FrameType, look: Inspection) -> list[Any]:
@@ -191,6 +201,13 @@ def _live_after(code: CodeType) -> dict[int, frozenset[str]]:
                 before[number], after[number] = own, out
                 is_changed = True
     return {step.offset: after[number] for number, step in enumerate(steps)}
+
+
+@cache
+def names_changed(code: CodeType) -> frozenset[str]:
+    """Return the variables that a code has a `n += 1` of."""
+    steps = list(dis.get_instructions(code))
+    return frozenset(str(steps[number].argval) for number in _counted(steps))
 
 
 def _counted(steps: list[dis.Instruction]) -> dict[int, int]:

@@ -37,6 +37,7 @@ from simrank.engine.task import SwitchObserver
 from simrank.errors import SimrankError
 from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import rank_program
+from simrank.timings import stacks
 from simrank.timings.independence import own_name
 from simrank.timings.places import digest_of, line_here, place_here, process_state
 from simrank.timings.readings import READINGS, Moment, reading
@@ -193,10 +194,12 @@ class TimingRun(SwitchObserver):
     ) -> None:
         """Return when it is a call's turn."""
         actor, line = self._actor(task), line_here()
-        actor.asked = asked
         shared = self._touched(kind, key, owner, act, actor, line)
         if own_name(owner) is None:  # Made where no search sees it: which one it is is not known.
             state = given = None
+        # What the call was given is in no frame of the program.
+        is_open = given is None and act not in LOOKS
+        actor.asked = kind, act.value, actor.history if is_open else given, asked
         shared.state = state or shared.state
         if owner is not None:  # Whether it is true is a look at it.
             shared.owner = owner
@@ -386,7 +389,9 @@ class TimingRun(SwitchObserver):
         """Return the picked option; while nothing changes, each once at a place about a thing."""
         actor, point = self._actor(task), ChoicePoint(line_here(), _without_numbers(what))
         visit = self._visit(actor, (what, about))
+        actor.asked = what
         answer = self._park(task, Waiting(actor, point, options, is_own=True, visit=visit))
+        actor.asked = None
         is_seen = task.engine.shares_variables or point.line in self._known.visible
         actor.observe(what, answer, hidden_at=None if is_seen else point.line)
         return answer
@@ -611,7 +616,8 @@ class TimingRun(SwitchObserver):
         given = _bytes_of(reads)
         self._act(actor, f"calls {operation.name}")
         actor.done, actor.drawn = digest_of(actor.done, given), process_state()
-        actor.in_flight[operation] = digest_of(operation.name, given), writes
+        routes = [end.route for end in getattr(operation, "ends", ())]
+        actor.in_flight[operation] = digest_of(operation.name, routes, given), writes
         if actor.hidden:
             what = f"gives {operation.name} {digest_of(actor.shown).hex()}"
             self._calls[operation] = actor, what, reads
@@ -748,12 +754,13 @@ def _shown(line: Any) -> str:  # noqa: ANN401 - a SourceLine
 
 def _is_dropped() -> bool:
     """Return whether the program drops the result of the call that it makes, without a look."""
-    frame = sys._getframe(2)  # noqa: SLF001 - the documented way to a caller
+    frame = inner = sys._getframe(2)  # noqa: SLF001 - the documented way to a caller
     while frame.f_back is not None and is_simranks(frame.f_code.co_filename):
-        frame = frame.f_back
-    if is_library(frame.f_code.co_filename):
+        frame, inner = frame.f_back, frame
+    code = frame.f_code
+    if is_library(code.co_filename) or frame.f_lasti not in _drops(code):
         return False
-    return frame.f_lasti in _drops(frame.f_code)
+    return stacks.calls_python(frame, stacks.held(code, frame.f_lasti), inner)
 
 
 @cache

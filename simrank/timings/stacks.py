@@ -36,6 +36,12 @@ class _Exit(NamedTuple):
     path: Path
 
 
+class _Value(NamedTuple):
+    """An attribute as a value: it may change while it is on the stack."""
+
+    path: Path
+
+
 class _Method(NamedTuple):
     """A method of an object that is not known."""
 
@@ -91,18 +97,48 @@ def held(code: CodeType, offset: int) -> FrameStack:
     names = {each[0] for each in kept if _is_path(each) and each}
     names |= {name for each in kept if isinstance(each, _Counter) for name in each.names}
     names |= {each.path[0] for each in kept if isinstance(each, _Exit)}
-    is_known = all(each != _UNKNOWN and not isinstance(each, _Method) for each in kept)
+    is_known = all(_is_kept(code, step, each) for each in kept)
     called: Path | None = None
     method: str | None = None
     if is_call:
         own = before[offset][len(kept) : len(kept) + 2]
-        called = next((each for each in own if _is_path(each) and each), None)
+        called = next((_path_of(each) for each in own if _path_of(each)), None)
         method = next((each.name for each in own if isinstance(each, _Method)), None)
         if any(isinstance(each, _Exit) for each in own):
             is_call = False
     else:
         is_known &= step.opname.startswith(_SIMPLE)
     return FrameStack(frozenset(names), is_known, called, method, is_call)
+
+
+def _is_kept(code: CodeType, step: dis.Instruction, slot: object) -> bool:
+    """Return whether a value on the stack is still that of its variable."""
+    if isinstance(slot, _Exit):
+        return len(slot.path) == 1 and len(_stores(code).get(slot.path[0], ())) <= 1
+    if not _is_path(slot):
+        return slot != _UNKNOWN and not isinstance(slot, _Method | _Value)
+    path: Any = slot
+    return (
+        not path
+        or step.positions is None
+        or step.positions.lineno not in _stores(code).get(path[0], ())
+    )
+
+
+@cache
+def _stores(code: CodeType) -> dict[str, list[int | None]]:
+    """Return the lines of all stores of each variable, also by functions within."""
+    found: dict[str, list[int | None]] = {}
+    for step in dis.get_instructions(code):
+        for opname, name in parts(step):
+            if opname.startswith("STORE_") and "ATTR" not in opname:
+                found.setdefault(name, []).append(step.positions and step.positions.lineno)
+    for each in code.co_consts:
+        if inspect.iscode(each):
+            for name in _stores(each):
+                if name in each.co_freevars or name in each.co_names:
+                    found.setdefault(name, []).append(None)
+    return found
 
 
 def parts(step: dis.Instruction) -> list[tuple[str, str]]:
@@ -123,6 +159,12 @@ def step_at(code: CodeType, offset: int) -> dis.Instruction:
         (step for step in dis.get_instructions(code) if step.offset <= max(offset, 0)),
         key=lambda step: step.offset,
     )
+
+
+def _path_of(slot: Any) -> Path:  # noqa: ANN401 - of any kind
+    """Return the path of a slot; empty: it has none."""
+    found: Path = slot.path if isinstance(slot, _Value) else slot if _is_path(slot) else ()
+    return found
 
 
 def _is_path(slot: object) -> bool:
@@ -245,11 +287,11 @@ def _pushed(
         if name == "LOAD_GLOBAL" and arg & 1:
             found = 0, (_NULL, *found[1]) if _IS_NULL_FIRST else (*found[1], _NULL)
     elif name in ("LOAD_METHOD", "LOAD_ATTR") and stack:
-        name_of = str(step.argval)
-        path: Path | _Method = _Method(name_of)
-        if _is_path(stack[-1]) and stack[-1]:
-            path = (*stack[-1], name_of)
+        name_of, base = str(step.argval), _path_of(stack[-1])
         is_method = name == "LOAD_METHOD" or dis.stack_effect(step.opcode, arg) == 1
+        path: Path | _Method | _Value = _Method(name_of)
+        if base:
+            path = (*base, name_of) if is_method else _Value((*base, name_of))
         found = 1, (path, stack[-1]) if is_method else (path,)
     elif name == "GET_ITER":
         found = 1, (_counter(steps, number) or _UNKNOWN,)
@@ -277,7 +319,9 @@ def _counter(steps: list[dis.Instruction], number: int) -> _Counter | None:
     stored = steps[number + 2] if number + 2 < len(steps) else None
     if stored is None or not stored.opname.startswith("STORE_") or "ATTR" in stored.opname:
         return None
-    if sum(step.opname.startswith("STORE_") and step.argval in (stored.argval, *names)
-           for step in steps) != 1:  # fmt: skip
+    loop = steps[number + 1]
+    body = [step for step in steps[number + 2 :] if step.offset < loop.argval]
+    if sum(opname.startswith("STORE_") and name in (stored.argval, *names)
+           for step in body for opname, name in parts(step)) != 1:  # fmt: skip
         return None
     return _Counter((str(stored.argval), *names))

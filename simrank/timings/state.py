@@ -93,7 +93,7 @@ class Actor:
         printed: Of all that it has printed.
         is_script: Whether it is a process of its own: what it leaves behind, no other one sees.
         uses_device: Whether it has made work for a device, whose memory is not looked into.
-        asked: What the call that it is in has found so far.
+        asked: What the call that it is in was given, and has found so far.
         in_flight: Its calls that have not ended, with the bytes that it gives, and the buffers that
             it gets.
         drawn: Of the state of its random numbers, and of its environment.
@@ -195,7 +195,7 @@ class SharedObject:
         num_writes: Writes and updates.
         lines: Where.
         changes: Of it, in their order, by task and number, with a hash of what was given.
-        state: Returns its value for a look; None: its changes stand for it.
+        state: Returns its value for a look; None, or returns None: its changes stand for it.
         owner: The object itself, so that no other one gets its key.
     """
 
@@ -217,7 +217,8 @@ class SharedObject:
 
     def shown(self) -> Hashable:
         """Return the value that a look shows, or all changes of it in order."""
-        return tuple(self.changes) if self.state is None else self.state()
+        found = None if self.state is None else self.state()
+        return tuple(self.changes) if found is None else found
 
     def is_ordered(self, related: Sequence[SharedObject]) -> bool:
         """Return whether no order of calls on it, and on what it is part of, can be seen."""
@@ -229,6 +230,8 @@ class SharedObject:
         if len(writing) > 1 or len(taking) > 1:
             return False
         if writing and looking - writing:
+            return False
+        if taking and by_act[Act.RELEASE] - taking:  # It fails before the other has taken it.
             return False
         if sum(each.num_writes for each in all_) > 1 and by_act[Act.AWAIT] - writing:
             return False

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dis
 import enum
 import inspect
-import re
 import sys
 from collections import OrderedDict, defaultdict, deque
 from datetime import date, timedelta, timezone
@@ -48,11 +47,15 @@ MAX_DEPTH, MAX_VALUES = 60, 5000
 READS_ALL = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "import_module",
                        "__import__", "_getframe", "currentframe"})  # fmt: skip
 _PLAIN = (int, float, str, bytes, bool, type(None), complex, range, slice, type(...),
-          type(NotImplemented), date, timedelta, timezone, re.Pattern, CodeType)  # fmt: skip
+          type(NotImplemented), date, timedelta, timezone)  # fmt: skip
 _CONTAINERS = (list, tuple, set, frozenset, deque)  # Their order can be seen, also of a set.
 _NAMED = (ClassMethodDescriptorType, GetSetDescriptorType, MemberDescriptorType,
           MethodDescriptorType, WrapperDescriptorType)  # fmt: skip
 _BUILT_IN = (BuiltinFunctionType, MethodWrapperType)
+# Of a module, by Python.
+OF_MODULES = frozenset({"__annotations__", "__builtins__", "__cached__", "__doc__", "__file__",
+                        "__loader__", "__name__", "__package__", "__path__",
+                        "__spec__"})  # fmt: skip
 _PICKLES = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
 _SIMULATED = ("simrank", "triton", "pybind11_builtins")
 _DOES_NOT_PICKLE = frozenset({"itertools"})  # From Python 3.14 on; before, it warns.
@@ -84,7 +87,7 @@ class Inspection:
         if issubclass(kind, self._clocks):
             return self._shown(value)
         if kind in _PLAIN:
-            return kind.__name__, repr(value)
+            return kind.__name__, repr(value) if kind is not int else hex(value)
         if not self.is_sure:  # The rest does not count.
             return "..."
         number, is_new = self._numbered(id(value))
@@ -94,7 +97,7 @@ class Inspection:
         if depth > MAX_DEPTH or number > MAX_VALUES:
             return self._unsure("...")
         parts = _look_at(kind)(self, value)
-        return kind.__name__, [self.at(part, depth + 1) for part in parts]
+        return self.at(kind, depth + 1), [self.at(part, depth + 1) for part in parts]
 
     def _unsure(self, what: str) -> str:
         self.is_sure = False
@@ -113,11 +116,9 @@ class Inspection:
     def function_parts(self, value: FunctionType) -> Iterator[Any]:
         """Yield the name of a function, and what it keeps and reads."""
         code = value.__code__
-        yield from (code.co_qualname, code.co_filename, code.co_firstlineno)
-        if is_installed(code.co_filename):
-            return
-        yield from (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
-        yield from self.globals_of(code, value.__globals__)
+        yield from (code, value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
+        if not is_installed(code.co_filename):
+            yield from self.globals_of(code, value.__globals__)
 
     def globals_of(
         self, code: CodeType, names: Mapping[str, Any], only: frozenset[str] | None = None
@@ -125,7 +126,7 @@ class Inspection:
         """Yield the globals that a code may read, with their names; `only` some of them."""
         read, imported = names_within(code) if only is None else only, _imports(code)
         for name in names if read & READS_ALL else sorted(read):
-            if name in names and not name.startswith("__"):
+            if name in names and name not in OF_MODULES:
                 yield from (name, names[name])
         for name in imported:
             module = sys.modules.get(name)
@@ -135,8 +136,9 @@ class Inspection:
 
     def class_parts(self, value: type) -> Iterator[Any]:
         """Yield the name of a class, its bases and attributes."""
-        yield from (value.__module__, value.__qualname__)
-        module = sys.modules.get(value.__module__)
+        yield from (_module_of(value), value.__qualname__)
+        name = _module_of(value)
+        module = None if name == "__main__" else sys.modules.get(name)
         if module is not None and _is_librarys(module):
             return
         yield value.__bases__
@@ -150,7 +152,7 @@ class Inspection:
         yield value.__name__
         if not _is_librarys(value):
             for name, each in attributes_of(value).items():
-                if not name.startswith("__"):
+                if name not in OF_MODULES:
                     yield from (name, each)
 
     def method_parts(self, value: Any) -> Iterator[Any]:  # noqa: ANN401 - of any kind
@@ -177,8 +179,8 @@ class Inspection:
 
     def array_parts(self, array: np.ndarray[Any, Any]) -> Iterator[Any]:
         """Yield the values of an array, and where its memory lies: among those met, and in it."""
-        if array.dtype.hasobject:
-            yield from (array.shape, array.tolist())
+        if type(array) is not np.ndarray or array.dtype.hasobject:
+            self._unsure("an array of a class of its own")
             return
         base: Any = array
         while isinstance(base.base, np.ndarray):
@@ -187,12 +189,16 @@ class Inspection:
         number, _ = self._numbered(("memory", first))
         self._kept.append(base)
         yield from (number, array.__array_interface__["data"][0] - first, array.strides)
-        yield from (array.shape, array.dtype.str, np.ascontiguousarray(array).tobytes())
+        yield from (array.shape, str(array.dtype), array.flags.writeable)
+        yield np.ascontiguousarray(base if base.dtype == array.dtype else array).tobytes()
+        if base.dtype != array.dtype:
+            self._unsure("an array of other numbers beneath")
 
     @staticmethod
     def container_parts(value: Any) -> Iterator[Any]:  # noqa: ANN401 - of any kind
         """Yield the elements in their order."""
         yield from list(value)
+        yield getattr(value, "maxlen", None)
         if type(value) not in _CONTAINERS:
             yield _attributes(value)
 
@@ -208,7 +214,10 @@ class Inspection:
         """Yield the values of a tensor of the host, and where they lie."""
         array = _host_array(value)
         if array is not None:
-            self.is_whole &= value.grad_fn is None  # What it was computed from is kept in C++.
+            # What it was computed from, its hooks, and its memory beyond it are kept in C++.
+            is_all = array.nbytes == value.untyped_storage().nbytes()
+            self.is_whole &= value.grad_fn is None and is_all and not value._backward_hooks  # noqa: SLF001 - no other way
+            yield vars(value)
             yield from (value.requires_grad, value.grad if value.is_leaf else None)
             yield from self._of_storage(value)
             yield from self.array_parts(array)
@@ -229,7 +238,8 @@ class Inspection:
             yield kernel
             return
         try:
-            name = object.__getattribute__(value, "made_as")
+            is_programs = not type(value).__module__.startswith(_SIMULATED)
+            name = None if is_programs else object.__getattribute__(value, "made_as")
         except AttributeError:
             name = None
         self.is_whole &= name is not None
@@ -240,11 +250,22 @@ def _pickled(look: Inspection, value: Any) -> Iterable[Any]:  # noqa: ANN401 - o
     """Return the parts of an object, as `pickle` takes it apart."""
     try:
         parts = value.__reduce_ex__(2)
-    except (TypeError, AttributeError, RuntimeError):  # It has state that Python does not show.
+    except Exception:  # noqa: BLE001 - it has state that Python does not show, or not now
         return _hidden(look, value)
     if isinstance(parts, str):
         return [parts]
     return [list(part) if n > 2 and part is not None else part for n, part in enumerate(parts[:5])]
+
+
+def _code_parts(_: Inspection, code: CodeType) -> Iterable[Any]:
+    names = code.co_filename, code.co_firstlineno, code.co_qualname, code.co_names
+    return [names, code.co_code, code.co_consts]
+
+
+def _error_parts(look: Inspection, error: BaseException) -> Iterable[Any]:
+    if error.__traceback__ is not None:  # With the frames of functions that have ended.
+        look.is_sure = False
+    return [error.args, vars(error), error.__cause__, error.__context__]
 
 
 def _of_enum(_: Inspection, value: Any) -> Iterable[Any]:  # noqa: ANN401 - an enum of C++
@@ -352,7 +373,12 @@ class _Tensor(metaclass=_Tensors):
 
 
 def _tops(kind: type) -> set[str]:
-    return {each.__module__.partition(".")[0] for each in kind.__mro__}
+    return {_module_of(each).partition(".")[0] for each in kind.__mro__}
+
+
+def _module_of(kind: type) -> str:
+    found: object = kind.__module__
+    return found if isinstance(found, str) else ""  # Some of Cython hide it.
 
 
 def _look_at(kind: type) -> _Parts:
@@ -360,7 +386,7 @@ def _look_at(kind: type) -> _Parts:
     found = _by_kind.get(kind)
     if found is None:
         tops = _tops(kind)
-        if hasattr(kind, "__members__") and not issubclass(kind, enum.Enum):
+        if hasattr(kind, "__members__") and not issubclass(kind, (enum.Enum, type)):
             found = _of_enum
         elif not issubclass(kind, (type, ModuleType, _Tensor)) and tops & {*_SIMULATED}:
             found = Inspection.simulated_parts
@@ -382,7 +408,9 @@ _LOOKS: tuple[tuple[Any, _Parts], ...] = (
     ((MethodType, *_BUILT_IN), Inspection.method_parts),
     (CellType, lambda _, cell: Inspection.cell_parts(cell)),
     (_NAMED, lambda _, value: (value.__name__,)),
-    (enum.Enum, lambda _, value: (type(value).__qualname__, value.name)),
+    (CodeType, _code_parts),
+    (BaseException, _error_parts),
+    (enum.Enum, lambda _, value: vars(value).values()),
     ((int, float, str, bytes), lambda _, value: (_plain(value), _attributes(value))),
     (PurePath, lambda _, value: (str(value),)),
     (property, lambda _, value: (value.fget, value.fset, value.fdel)),

@@ -12,6 +12,7 @@ KNOWN = {
     "an argument": "say('x', poll())",
     "a method of a variable": "got.append(poll())",
     "a loop along a range": "for k in range(n):\n    got.append(poll())",
+    "two loops with one name": "for k in range(2):\n    pass\nfor k in range(n):\n    poll()",
     "a block with a lock": "with lock:\n    poll()",
     "a condition": "while not work.poll():\n    n += 1",
     "a handler": "try:\n    poll()\nexcept ValueError:\n    pass",
@@ -22,6 +23,9 @@ UNKNOWN = {
     "part of a list": "[f(1), poll()]",
     "part of a text": "f'{f(1)} {poll()}'",
     "a loop along a list": "for each in values:\n    poll()",
+    "an attribute that may change": "say(got.first, poll())",
+    "a variable that is set again": "say(n, (n := 0), poll())",
+    "a block of what is set again": "lock = f(1)\nwith lock:\n    lock = None\n    poll()",
     "a range that is counted elsewhere": "for k in range(n):\n    k = poll()",
 }
 

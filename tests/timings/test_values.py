@@ -239,6 +239,79 @@ KEPT = {
         def read():
             return found.first
         """,
+    "which of two functions of one line is meant": """
+        chosen = None
+        def note(number):
+            global chosen
+            chosen = chosen or ((lambda: 1) if number == 1 else (lambda: 2))
+        def read():
+            return chosen()
+        """,
+    "a class of a list": """
+        found = None
+        def note(number):
+            global found
+            class Found(list):
+                def first(self, number=number):
+                    return number
+            found = found or Found([0])
+        def read():
+            return found.first()
+        """,
+    "an attribute of an enum's member": """
+        import enum
+        class Found(enum.Enum):
+            ONE = 1
+        def note(number):
+            Found.ONE.first = getattr(Found.ONE, "first", number)
+        def read():
+            return Found.ONE.first
+        """,
+    "the length of a deque": """
+        from collections import deque
+        found = None
+        def note(number):
+            global found
+            found = deque(maxlen=number) if found is None else found
+        def read():
+            return found.maxlen
+        """,
+    "the cause of an error": """
+        found = None
+        def note(number):
+            global found
+            if found is None:
+                found = ValueError("x")
+                found.__cause__ = KeyError(number)
+        def read():
+            return found.__cause__.args
+        """,
+    "a callback of a library": """
+        import contextlib
+        found, stack = [], contextlib.ExitStack()
+        def note(number):
+            if not found:
+                found.append(0)
+                stack.callback(print, number)
+        def read():
+            stack.close()
+        """,
+    "memory beyond a view": """
+        import numpy as np
+        view = np.zeros(4)[:2]
+        def note(number):
+            view.base[3] = view.base[3] or number
+        def read():
+            return view.base[3]
+        """,
+    "a name with two underscores": """
+        __first = None
+        def note(number):
+            global __first
+            __first = __first or number
+        def read():
+            return __first
+        """,
     "a cache": """
         import functools
         seen = []
