@@ -143,7 +143,7 @@ def _reached_by(module: ModuleType) -> frozenset[str]:
     found = {name for value in list(attributes_of(module).values()) for name in _home(value)}
     if is_programs_own(module):
         for code in _codes_of(module_text(module, "__file__")):
-            for name in _imports(code):
+            for name in imports_of(code):
                 found |= {name, name.partition(".")[0]}
     return frozenset(found)
 
@@ -157,7 +157,7 @@ def _imported_packages(code: CodeType) -> Iterator[str]:
     followed: set[str] = set()
     codes = [code]
     while codes and len(followed) < _MAX_FILES:
-        for full_name in _imports(codes.pop()):
+        for full_name in imports_of(codes.pop()):
             name = full_name.partition(".")[0]
             if name not in seen:
                 seen.add(name)
@@ -204,8 +204,8 @@ def find(name: str) -> ModuleSpec | None:
     return spec
 
 
-@lru_cache(maxsize=256)
-def _imports(code: CodeType) -> tuple[str, ...]:
+@lru_cache(maxsize=4096)
+def imports_of(code: CodeType) -> tuple[str, ...]:
     """Return the names in the import statements of code and of what it defines."""
     import dis  # noqa: PLC0415 - only programs in files need it
 
@@ -216,7 +216,7 @@ def _imports(code: CodeType) -> tuple[str, ...]:
     ]
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found += _imports(constant)
+            found += imports_of(constant)
     return tuple(found)
 
 

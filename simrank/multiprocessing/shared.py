@@ -487,11 +487,9 @@ class Namespace(SimpleNamespace):
         super().__delattr__(name)
 
 
-_READERS = (
-    "__add__", "__contains__", "__eq__", "__ge__", "__getitem__", "__gt__", "__iter__", "__le__",
-    "__len__", "__lt__", "__mul__", "__ne__", "__or__", "__repr__", "__reversed__", "__rmul__",
-    "__ror__", "copy", "count", "get", "index", "items", "keys", "values",
-)  # fmt: skip
+# Of a dict and a list, what neither reads nor writes their items; all but the writers read.
+_NEITHER = frozenset({"__class_getitem__", "__getattribute__", "__init__", "__new__", "__sizeof__",
+                      "fromkeys"})  # fmt: skip
 _WRITERS = (
     "__delitem__", "__iadd__", "__imul__", "__ior__", "__setitem__", "append", "clear", "extend",
     "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update",
@@ -528,13 +526,9 @@ def _writes(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _kind in (ManagedDict, ManagedList):
-    _base = _kind.__mro__[1]
-    for _name in _READERS:
-        if hasattr(_base, _name):
-            setattr(_kind, _name, _reads(getattr(_base, _name)))
-    for _name in _WRITERS:
-        if hasattr(_base, _name):
-            setattr(_kind, _name, _writes(getattr(_base, _name)))
+    for _name, _method in vars(_kind.__mro__[1]).items():
+        if callable(_method) and _name not in _NEITHER:
+            setattr(_kind, _name, (_writes if _name in _WRITERS else _reads)(_method))
 
 
 class SyncManager:

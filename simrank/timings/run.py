@@ -92,7 +92,7 @@ class TimingRun(SwitchObserver):
     Attributes:
         taken: The picks of this run.
         open: Of the picks that are new in this run, the number, and the other possibilities.
-        known: Of those where another run has been that had printed something else.
+        later: The like where another run has been that had printed something else.
         points: Where timing decides, with what may happen there.
         unmodelled: Where a program polls for what the search does not decide: nothing is proved.
         bounded: Lines of loops that were followed for a few rounds only.
@@ -115,7 +115,7 @@ class TimingRun(SwitchObserver):
     ) -> None:
         self.taken: list[int] = []
         self.open: list[tuple[int, list[int]]] = []
-        self.known: list[tuple[int, list[int]]] = []
+        self.later: list[tuple[int, list[int]]] = []
         self.points: dict[ChoicePoint, set[str]] = {}
         self.unmodelled: dict[ChoicePoint, int] = {}
         self.bounded: set[str] = set()
@@ -535,7 +535,7 @@ class TimingRun(SwitchObserver):
             if together is not None:
                 own = [n for n, (each, _) in enumerate(found) if each in together]
                 best = min(best, own, key=len)
-        known.has_waited |= len(best) < len(every)
+        known.relies_on_uses |= len(best) < len(every)
         return best
 
     def _where(self, found: list[tuple[Waiting, Any]]) -> list[tuple[int, list[int]]] | None:
@@ -571,7 +571,7 @@ class TimingRun(SwitchObserver):
                 return None
             had_printed.add(first.actor.printed)
             is_known |= len(had_printed) > 1
-        return self.known if is_known else self.open
+        return self.later if is_known else self.open
 
     def _counts(self, shared: SharedObject) -> bool:
         """Return whether an object has been changed, and some task may yet come to it."""
@@ -581,7 +581,7 @@ class TimingRun(SwitchObserver):
             return True  # The main program may come to it in the end.
         actors = {actor.name: actor for actor in self._actors.values()}
         counts = self._known.touches.may_be_used(shared.name, actors)
-        self._known.has_waited |= not counts
+        self._known.relies_on_uses |= not counts
         return counts
 
     # ---- what a rank does where others see it ----
@@ -615,7 +615,7 @@ class TimingRun(SwitchObserver):
         reads, writes = ([], []) if touched is None else (list(touched.reads), list(touched.writes))
         given = _bytes_of(reads)
         self._act(actor, f"calls {operation.name}")
-        actor.done, actor.drawn = digest_of(actor.done, given), process_state()
+        actor.done = digest_of(actor.done, given)
         routes = [end.route for end in getattr(operation, "ends", ())]
         actor.in_flight[operation] = digest_of(operation.name, routes, given), writes
         if actor.hidden:
@@ -645,7 +645,7 @@ class TimingRun(SwitchObserver):
     def failed(self, task: Task | None) -> None:
         """Note a rank that raises."""
         if task is not None and task in self._actors:
-            self.is_new |= self._known.may_wait and self._known.has_waited
+            self.is_new |= self._known.may_wait and self._known.relies_on_uses
             self._known.may_wait = False
             self._act(self._actors[task], f"raises {type(task.error).__name__}")
 
@@ -682,7 +682,7 @@ class TimingRun(SwitchObserver):
         if shared is None:
             shared = self._objects[kind, key] = SharedObject(kind, key, owner)
         shared.note(act, actor, line)
-        if self._known.touches.note(actor, shared.name, act) and self._known.has_waited:
+        if self._known.touches.note(actor, shared.name, act) and self._known.relies_on_uses:
             self.is_new = True
         others = self._related(kind, key)
         if not shared.is_ordered(others):

@@ -281,7 +281,7 @@ class _Search:
             finally:
                 timing.forget()
             self._is_refused |= timing.has_threads or bool(timing.unmodelled)
-            for to, points in ((todo, timing.open), (later, timing.known)):
+            for to, points in ((todo, timing.open), (later, timing.later)):
                 for number, others in points:
                     before = tuple(timing.taken[:number])
                     to += [(*before, index) for index in reversed(others)]

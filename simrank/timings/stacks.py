@@ -115,6 +115,8 @@ def _is_kept(code: CodeType, step: dis.Instruction, slot: object) -> bool:
     """Return whether a value on the stack is still that of its variable."""
     if isinstance(slot, _Exit):
         return len(slot.path) == 1 and len(_stores(code).get(slot.path[0], ())) <= 1
+    if isinstance(slot, _Counter):
+        return all(None not in _stores(code).get(name, ()) for name in slot.names)
     if not _is_path(slot):
         return slot != _UNKNOWN and not isinstance(slot, _Method | _Value)
     path: Any = slot

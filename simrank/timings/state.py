@@ -30,7 +30,8 @@ class Known:
         touches: The objects that each rank comes to.
         may_wait: Whether calls wait while others' commute with them: not once a rank has raised,
             which ends the others wherever they are.
-        has_waited: Whether any has, or an object was left out of a state as no rank comes to it.
+        relies_on_uses: Whether a call has waited, or an object was left out of a state, since no
+            rank was known to come to it.
     """
 
     shared: set[str] = field(default_factory=set)
@@ -40,7 +41,7 @@ class Known:
     acts: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     touches: ObjectUses = field(default_factory=ObjectUses)
     may_wait: bool = True
-    has_waited: bool = False
+    relies_on_uses: bool = False
 
     def afresh(self) -> Known:
         """Return the lines alone, for another search."""

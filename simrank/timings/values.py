@@ -7,7 +7,6 @@ closures, defaults, attributes, the globals that they read.
 
 from __future__ import annotations
 
-import dis
 import enum
 import inspect
 import sys
@@ -36,6 +35,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 import numpy as np
 
 from simrank.engine.callsite import attributes_of, is_installed, module_text
+from simrank.isolation.carrier_choice import imports_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -136,8 +136,8 @@ class Inspection:
 
     def class_parts(self, value: type) -> Iterator[Any]:
         """Yield the name of a class, its bases and attributes."""
-        yield from (_module_of(value), value.__qualname__)
         name = _module_of(value)
+        yield from (name, value.__qualname__)
         module = None if name == "__main__" else sys.modules.get(name)
         if module is not None and _is_librarys(module):
             return
@@ -328,22 +328,13 @@ def names_within(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
-@cache
-def _imports(code: CodeType) -> tuple[str, ...]:
-    """Return the modules of the program that a function imports."""
-    found: list[str] = []
-    for step in dis.get_instructions(code):
-        if step.opname == "IMPORT_NAME":
-            name = str(step.argval)
-            module = sys.modules.get(name)
-            top = name.partition(".")[0]
-            is_known = module is not None and _is_librarys(module)
-            if not is_known and top not in sys.stdlib_module_names:
-                found.append(name)
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            found += _imports(each)
-    return tuple(found)
+def _imports(code: CodeType) -> Iterator[str]:
+    """Yield the modules of the program that a function imports."""
+    for name in imports_of(code):
+        module = sys.modules.get(name)
+        is_known = module is not None and _is_librarys(module)
+        if not is_known and name.partition(".")[0] not in sys.stdlib_module_names:
+            yield name
 
 
 def _host_array(value: Any) -> np.ndarray[Any, Any] | None:  # noqa: ANN401 - a torch.Tensor

@@ -140,7 +140,7 @@ def _put_twice(room):
     room.put(2)
 
 
-def test_a_full_queue_lets_nobody_in():
+def test_a_put_into_a_full_queue_fails_or_another_one_waits():
     """A put without a wait may come too late: the other has filled it; else the other waits."""
 
     def body(wait):

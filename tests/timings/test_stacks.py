@@ -26,6 +26,8 @@ UNKNOWN = {
     "an attribute that may change": "say(got.first, poll())",
     "a variable that is set again": "say(n, (n := 0), poll())",
     "a block of what is set again": "lock = f(1)\nwith lock:\n    lock = None\n    poll()",
+    "a range of what a function changes": "def f():\n    global n\n    n = 0\nfor k in range(n):\n"
+    "    poll()",
     "a range that is counted elsewhere": "for k in range(n):\n    k = poll()",
 }
 
