@@ -509,7 +509,11 @@ class TimingRun(SwitchObserver):
         if number < len(self._picks):
             index = self._picks[number]
             if index >= len(found):
-                raise OtherWayError(self._picks)
+                raise OtherWayError(
+                    f"choice {number + 1} has {len(found)} possibilities, no number {index}: the "
+                    "program or its inputs are others than in the run that is replayed\n"
+                    "  to fix: search again with --every-timing"
+                )
         else:
             index, *others = among
             if self._drawn is not None:

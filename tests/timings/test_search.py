@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 
 import numpy as np
+import pytest
 
 import simrank
 import simrank.distributed as dist
@@ -481,3 +482,9 @@ def test_ranks_that_all_fail_are_one_end():
 
     assert verdict.problems == ["it fails in every timing"]
     assert outputs(verdict) == {()}
+
+
+def test_a_replay_of_another_program_says_so():
+    """Its picks go beyond what can happen there."""
+    with pytest.raises(OtherWayError, match="choice 1 has 2 possibilities, no number 9"):
+        runner(any_sum, 3)(TimingRun.parse("9"))
