@@ -98,7 +98,7 @@ class Sleepers:
 
     def __init__(self) -> None:
         self.overdue: BaseException | None = None
-        self._seen: tuple[Task, object, int] | None = None
+        self._place: tuple[Task, object, int] | None = None
         self._last_s = 0.0
         self._num_looks = 0
         self._asleep: tuple[object, ...] | None = None  # Where, and how often it has been awake.
@@ -110,36 +110,41 @@ class Sleepers:
 
         Called again and again while it has the turn, at equal distances of wall-clock time.
         """
-        frame = frame_of_thread(task.carrier.thread_id)
         now_s, before_s = process_time(), self._last_s
         self._last_s = now_s
-        if frame is not None and frame.f_globals.get("__name__") == _LOCKSTEP:
-            frame = None  # It is the hub of a Context of its own, and looks itself.
-        seen = None if frame is None else (task, frame.f_code, frame.f_lasti)
-        if self._never_returns(task, frame, seen):
+        call = _call_of(task)
+        if self._never_returns(task, call):
             return True
-        if seen is None or seen != self._seen or now_s - before_s > _BUSY_S:
-            self._seen, self._num_looks = seen, 0
+        is_idle = now_s - before_s <= _BUSY_S and (call is not None or self.overdue is not None)
+        place = _place_of(task) if is_idle else None
+        if place is None or place != self._place:
+            self._place, self._num_looks = place, 0
             return False
         self._num_looks += 1
         if self.overdue is not None:
             return self._num_looks >= _PATIENCE_WHEN_ENDING
-        return self._num_looks >= _PATIENCE and _is_in_lock(task) and not in_debugger(frame)
+        return (
+            self._num_looks >= _PATIENCE
+            and _is_in_lock(call)
+            and not in_debugger(frame_of_thread(task.carrier.thread_id))
+        )
 
-    def _never_returns(self, task: Task, frame: FrameType | None, seen: object) -> bool:
+    def _never_returns(self, task: Task, call: str | None) -> bool:
         """Return whether a thread has slept in one call of the system for a minute."""
-        call = None if frame is None else _call_of(task)
-        asleep = None if call is None else (seen, call, _num_awake(task))
-        if asleep is None or asleep != self._asleep:
+        asleep = None if call is None else (task, call, _num_awake(task))
+        if call is None or asleep != self._asleep:
             self._asleep, self._num_asleep = asleep, 0
             return False
         self._num_asleep += 1
-        self._sleeps_in_call = (
-            self._num_asleep >= _PATIENCE_OF_CALLS
-            and not _may_take_long(call or "")
-            and not _waits_for_real(frame)
-            and not in_debugger(frame)
-        )
+        self._sleeps_in_call = False
+        if self._num_asleep >= _PATIENCE_OF_CALLS and not _may_take_long(call):
+            frame = frame_of_thread(task.carrier.thread_id)
+            self._sleeps_in_call = (
+                frame is not None
+                and not _is_of_hub(frame)
+                and not _waits_for_real(frame)
+                and not in_debugger(frame)
+            )
         return self._sleeps_in_call
 
     def error(self, engine: EngineInterface, task: Task) -> BaseException:
@@ -160,9 +165,25 @@ class Sleepers:
         return NativeWaitError(engine.now_ps, task.rank, states, seed=engine.seed, kind=kind)
 
 
-def _is_in_lock(task: Task) -> bool:
-    """Return whether a thread sleeps in the system call of locks (on Linux only)."""
-    call = _call_of(task)
+def _place_of(task: Task) -> tuple[Task, object, int] | None:
+    """Return a thread's code and instruction; None: it runs no Python, or the hub of a Context.
+
+    No frame leaves: what a frame holds lives as long as the frame itself, and this is the wall
+    clock. A thread that went on meanwhile would free its tensors later than in another run.
+    """
+    frame = frame_of_thread(task.carrier.thread_id)
+    if frame is None or _is_of_hub(frame):
+        return None
+    return task, frame.f_code, frame.f_lasti
+
+
+def _is_of_hub(frame: FrameType) -> bool:
+    """Return whether a frame is of the hub of a Context, which looks itself."""
+    return frame.f_globals.get("__name__") == _LOCKSTEP
+
+
+def _is_in_lock(call: str | None) -> bool:
+    """Return whether a call of the system is that of locks (on Linux only)."""
     return call is not None and call.partition(" ")[0] == _FUTEX
 
 

@@ -94,6 +94,7 @@ class Watchdog(SwitchObserver):
         self._num_switches = 0
         self._seen: tuple[int, int, int] | None = None
         self._last_s = self._spent_s = self._stuck_s = 0.0
+        self._unsure_s = 0.0  # Of what is spent: perhaps in a debugger, if the next look sees one.
         self._tell_at_s = self._interrupt_at_s = 0.0
         self._is_due = False
         self._error: TimeLimitError | None = None
@@ -144,23 +145,32 @@ class Watchdog(SwitchObserver):
         """
         elapsed_s, self._last_s = now_s - self._last_s, now_s
         engine = self._engine
-        frame = frame_of_thread(self._thread_id())
-        if frame is None or not engine.is_driving or in_debugger(frame):
+        if not engine.is_driving:
             self._seen = None
             return
         seen = (self._num_switches, engine.now_ps, engine.progress)
+        frame = None
         if seen != self._seen:
-            self._seen, self._stuck_s = seen, 0.0
+            # No frame: what it holds would live for longer than in another run.
+            self._seen, self._stuck_s, self._unsure_s = seen, 0.0, elapsed_s
             self._tell_at_s, self._interrupt_at_s = self._watchdog_s or 0.0, _PATIENCE_S
         else:
+            frame = frame_of_thread(self._thread_id())
+            unsure_s, self._unsure_s = self._unsure_s, 0.0
+            if frame is None or in_debugger(frame):
+                self._seen = None
+                self._spent_s -= unsure_s
+                return
             self._stuck_s += elapsed_s
         self._spent_s += elapsed_s
-        if self._watchdog_s is not None and self._stuck_s >= self._tell_at_s:
+        if frame is not None and self._watchdog_s is not None and self._stuck_s >= self._tell_at_s:
             self._tell_at_s *= 2
             self._tell(frame)
         if self._limit_s is not None and self._spent_s >= self._limit_s:
             self._is_due = True
-            if self._stuck_s >= self._interrupt_at_s:  # Again and again if the rank swallows it.
+            if (
+                frame is not None and self._stuck_s >= self._interrupt_at_s
+            ):  # Again and again if the rank swallows it.
                 self._interrupt_at_s = self._stuck_s + _PATIENCE_S
                 self._interrupt(frame)
 

@@ -272,7 +272,9 @@ def _seeds_for_later() -> Patches:
 
 
 def _of_parallel() -> Patches:
-    from simrank.torch.optimizer_steps import recording_init  # noqa: PLC0415 - it needs torch
+    from simrank.isolation.torch_settings import Setting  # noqa: PLC0415 - it needs torch
+    from simrank.torch.optimizer_steps import recording_init  # noqa: PLC0415 - likewise
+    from simrank.torch.rank_state.settings import noting  # noqa: PLC0415 - likewise
 
     parallel: Any = import_module("torch.nn.parallel")
     kind: Any = parallel.DistributedDataParallel
@@ -317,13 +319,18 @@ def _of_parallel() -> Patches:
         with leaks.of_library(program.rank):
             return before_forward(self, *args, **kwargs)
 
+    def activate(model: Any) -> None:
+        kind._active_ddp_module = model  # noqa: SLF001 - likewise
+
+    # Forwards of ranks interleave, and each restores what it found.
+    active = Setting(kind, ("_active_ddp_module",), lambda: kind._active_ddp_module, activate)  # noqa: SLF001 - likewise
+
     return [
         (kind, "__init__", recording_init(kind.__init__)),
         (kind, "_pre_forward", joining),
         (kind, "_get_ddp_logging_data", logged),
         (kind, "_register_builtin_comm_hook", registered),
-        # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
-        (kind, "_active_ddp_module", None),
+        (kind, "_inside_ddp_forward", noting(kind._inside_ddp_forward, active.names, active)),  # noqa: SLF001 - likewise
     ]
 
 

@@ -91,7 +91,7 @@ def test_a_time_limit_ends_a_run_whose_rank_sleeps_natively():
 def test_a_thread_that_computes_or_reads_is_not_taken_for_a_sleeper(monkeypatch):
     """Only one that sleeps in a lock, at the same place, in a process that does nothing."""
     engine, read, looks = Engine(), os.pipe(), []
-    monkeypatch.setattr(native_sleep, "_BUSY_S", 10.0)
+    monkeypatch.setattr(native_sleep, "_BUSY_S", 1e9)
     looker = Sleepers()
 
     def reading():
@@ -121,7 +121,7 @@ def test_a_thread_that_computes_or_reads_is_not_taken_for_a_sleeper(monkeypatch)
 def test_a_rank_that_drives_a_context_of_its_own_is_no_sleeper(monkeypatch):
     """Its thread sleeps while its own ranks run; their hub looks at them."""
     engine, inner = Engine(), []
-    monkeypatch.setattr(native_sleep, "_BUSY_S", 10.0)
+    monkeypatch.setattr(native_sleep, "_BUSY_S", 1e9)
     outer = Task(engine, "rank 0", 0)
 
     def nested():
@@ -145,7 +145,7 @@ def test_a_rank_that_drives_a_context_of_its_own_is_no_sleeper(monkeypatch):
 def test_who_is_to_be_ended_is_given_up_whatever_it_sleeps_in(monkeypatch):
     """After fewer looks, which the error tells."""
     engine, looker = Engine(), Sleepers()
-    monkeypatch.setattr(native_sleep, "_BUSY_S", 10.0)
+    monkeypatch.setattr(native_sleep, "_BUSY_S", 1e9)
     task = Task(engine, "rank 0", 0)
     task.carry(lambda: engine.wait(Handle()), "thread")
     engine.enrol(task)
@@ -231,3 +231,23 @@ def test_a_rank_that_waits_for_a_child_process_goes_on(monkeypatch):
 
     looks, _ = look_while(program, monkeypatch)
     assert looks == [False] * 8
+
+
+def test_no_frame_is_taken_of_a_thread_that_goes_on(monkeypatch):
+    """What a frame holds would be freed at moments of the wall clock: peaks of memory would vary.
+
+    Hubs look every 0.1 s, and threads go on in the middle of a look.
+    """
+    looked = []
+    monkeypatch.setattr(native_sleep, "frame_of_thread", looked.append)
+    monkeypatch.setattr(native_sleep, "_call_of", lambda _: "202")
+    monkeypatch.setattr(native_sleep, "_num_awake", lambda _: "")
+    used_s = iter([1.0, 1.05, 1.15, 1.151])
+    monkeypatch.setattr(native_sleep, "process_time", lambda: next(used_s))
+    engine, looker = Engine(), Sleepers()
+    task = Task(engine, "rank 0", 0)
+    task.carry(lambda: None, "thread")
+
+    # The process has computed since the look before, then it has not.
+    assert [looker.look(task) for _ in range(4)] == [False] * 4
+    assert len(looked) == 1

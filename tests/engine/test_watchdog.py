@@ -9,11 +9,12 @@ import io
 import os
 import pdb
 import sys
+import time
 
 import pytest
 
 import simrank
-from simrank.engine import Handle, TimeLimitError
+from simrank.engine import Handle, TimeLimitError, watchdog
 from simrank.engine.watchdog import Watchdog
 from simrank.errors import RankState, SimrankError
 
@@ -204,6 +205,24 @@ def test_time_at_the_prompt_of_a_debugger_and_under_its_steps_does_not_count(wat
         sys.settrace(before)
     assert out.getvalue().count("simrank: rank 0") == 3
     assert dog._log == []
+
+
+def test_no_frame_is_taken_of_a_rank_that_goes_on(watched, monkeypatch):
+    """What it holds would be freed at moments of the wall clock: peaks of memory would vary."""
+    ctx, watch = watched
+    dog = watch(1.0, 10.0)
+    taken = []
+    monkeypatch.setattr(watchdog, "frame_of_thread", taken.append)
+
+    def program(rank):
+        dog.look(1.0)
+        time.sleep(1e-6)
+        dog.look(2.0)
+        assert taken == []
+        dog.look(3.0)
+        assert len(taken) == 1
+
+    ctx.multiprocessing.spawn(program, nprocs=1, share_args=True)
 
 
 def test_without_limits_there_is_neither_observer_nor_thread():

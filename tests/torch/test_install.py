@@ -265,18 +265,30 @@ def test_a_reducer_keeps_the_work_it_waits_for(spawn):
     assert sorted(grads) == [(0, 2.5), (1, 2.5), (1, 3.0)]  # Divided by those who take part.
 
 
-def test_no_model_of_a_rank_stays_in_the_class(spawn):
-    """Forwards of ranks interleave, and each puts back what it found there."""
+def test_each_rank_has_the_model_whose_forward_is_active_for_itself(spawn):
+    """Forwards of ranks interleave, and each restores what it found: none leaks to another rank."""
+    kind = torch.nn.parallel.DistributedDataParallel
+    seen = {}
 
     def program(rank):
         dist.init_process_group("gloo")
         inner = torch.nn.Linear(2, 2)
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(inner))
-        inner.register_forward_pre_hook(lambda *_: dist.barrier())
+        model = kind(torch.nn.Sequential(inner))
+
+        def look(*_):
+            dist.barrier()
+            seen[rank, "inside"] = kind._active_ddp_module is model
+
+        inner.register_forward_pre_hook(look)
         model(torch.ones(2, 2))
+        seen[rank, "after"] = kind._active_ddp_module
+        dist.barrier()
+        seen[rank, "at last"] = kind._active_ddp_module
 
     spawn(program)
-    assert torch.nn.parallel.DistributedDataParallel._active_ddp_module is None
+    assert kind._active_ddp_module is None
+    assert {value for (_, when), value in seen.items() if when == "inside"} == {True}
+    assert {value for (_, when), value in seen.items() if when != "inside"} == {None}
 
 
 def test_a_file_of_the_program_that_hides_torch_is_named(tmp_path):
