@@ -20,6 +20,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine.callsite import is_installed
 from simrank.errors import SimrankError
 from simrank.isolation.mock_patches import SharedModule
 from simrank.ranks.current import rank_program, running_task
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
     from simrank.engine import Task
     from simrank.isolation.ledger import Ledger
+    from simrank.ranks import Program
 
 _HOOK = "excepthook"
+_OF_SYS = ("sys.", "threading.")  # Begin keys of `Program.local`: attributes of these modules.
 _base_hook: list[Callable[[Any], Any]] = []  # The main program's `threading.excepthook`.
 
 
@@ -225,6 +228,27 @@ class OwnName:
         own[self._name] = value
         if self._name not in shared:  # It is being made, for all.
             shared[self._name] = value.copy() if isinstance(value, list | dict) else value
+
+
+def set_by(program: Program) -> Iterator[object]:
+    """Yield what a rank has set of loggers (handlers by class and level), filters, hooks."""
+    for owner, own in program.local.get(_KEY, {}).items():
+        shared = vars(owner)
+        for name, value in own.items():
+            if name == _LEVELS or value == shared.get(name):
+                continue
+            if name == "handlers":
+                value = [(type(each).__qualname__, each.level) for each in value]  # noqa: PLW2901
+            yield getattr(owner, "name", ""), name, value
+    filters = program.local.get("warnings.filters")
+    if filters is not None and filters != _base["filters"]:
+        yield filters
+    for key, value in program.local.items():
+        # torch.distributed sets one for its prefixes: of a library's the name is enough.
+        code = getattr(value, "__code__", None)
+        if str(key).startswith(_OF_SYS):
+            is_known = code is not None and is_installed(code.co_filename)
+            yield key, value.__qualname__ if is_known else value
 
 
 def logging_patches(logging: ModuleType) -> list[tuple[Any, str, Any]]:

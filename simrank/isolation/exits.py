@@ -62,6 +62,11 @@ def begin(program: Program, *, is_forked: bool) -> None:
     program.local[_IS_FORKED] = is_forked
 
 
+def set_by(program: Program) -> list[object]:
+    """Return the functions that a rank has registered, with their arguments."""
+    return list(program.local.get(_KEY, ()))
+
+
 def run(program: Program) -> None:
     """Call the functions of a rank, the last first; errors are printed, as Python does."""
     if program.local[_IS_FORKED]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class LibraryState(Protocol):
-    """State of a library for one rank.
+    """State of a library for one rank; `settings()`, if it has it, yields what the rank has set.
 
     Attributes:
         turn: What follows the rank's turns: process-wide state that is swapped with them.
@@ -218,6 +218,14 @@ def keep_states_of_process(
     if state is not None and other is not None:
         states = [other if each is state else each for each in states]
     return keep_states(program, states)
+
+
+def set_by(program: Program) -> Iterator[object]:
+    """Yield what a rank has set of libraries, with the names; called in its turn."""
+    for state in program.local.get(_STATES, ()):
+        settings = getattr(state, "settings", None)
+        if settings is not None:
+            yield from settings()
 
 
 def keep_states(program: Program, states: Sequence[LibraryState]) -> Turn | None:

@@ -109,6 +109,11 @@ class _Held:
         """Whether what was there before lies there."""
         return self._look() is self._original
 
+    def facts(self) -> tuple[object, ...]:
+        """Return the names of its target and attribute, and the value there now."""
+        target = self._target
+        return getattr(target, "__name__", type(target).__name__), self._name, self._look()
+
     def take_back(self) -> None:
         """Put what was there before in its place."""
         self._value = self._look()
@@ -172,6 +177,10 @@ class _Patches(SwitchObserver):
             ]  # fmt: skip
             self._tidy(task)
 
+    def of(self, task: Task) -> list[_Held]:
+        """Return the patches that a task holds."""
+        return self._held.get(_rank_of(task), [])
+
     @property
     def are_some(self) -> bool:
         """Whether any rank holds a patch."""
@@ -234,6 +243,12 @@ def drop_restored(task: Task) -> None:
     """Forget what a rank has set and put back since, itself."""
     if task.engine in _by_engine:
         _by_engine[task.engine].drop_restored(task)
+
+
+def set_by(task: Task) -> list[object]:
+    """Return the patches that a running rank holds: where they are, and what is there."""
+    patches = _by_engine.get(task.engine)
+    return [] if patches is None else [held.facts() for held in patches.of(task)]
 
 
 def are_held(engine: EngineInterface) -> bool:

@@ -580,6 +580,12 @@ def _own_handlers() -> dict[int, Any] | None:
     return _handlers.setdefault(program.task or task, {})
 
 
+def handlers_of(program: Program) -> list[object]:
+    """Return the signals that a rank handles, each with what handles it."""
+    task = program.task
+    return [] if task is None else [*_handlers.get(task, {}).items()]
+
+
 def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.signal
     """Replace `signal.signal`."""
     own = _own_handlers()

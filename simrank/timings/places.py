@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import random  # noqa: TID251 - its state is read, not drawn from
 import sys
 from functools import cache
 from hashlib import blake2b
@@ -15,8 +14,6 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine.callsite import is_library, is_simranks
-from simrank.isolation.process_state import NUMPY_KEY
-from simrank.ranks.current import rank_program
 from simrank.timings import stacks
 from simrank.timings.values import OF_MODULES, READS_ALL, Inspection
 
@@ -122,21 +119,6 @@ def _globals(frame: FrameType, look: Inspection) -> list[Any]:
     found = list(names.values()) if live is None else []
     found += [each for each in list(names.values()) if isinstance(each, FunctionType | type)]
     return [*found, *look.globals_of(frame.f_code, names, live)]
-
-
-def process_state() -> bytes:
-    """Return a hash of the state of the rank's random numbers, and of its environment."""
-    torch = sys.modules.get("torch")
-    program = rank_program()
-    environment = None if program is None else program.local.get("environ")
-    of_numpy = None if program is None else program.local.get(NUMPY_KEY)
-    # Of thousands of bytes at each call: Python's own hash of them is enough.
-    return digest_of(
-        hash(random.getstate()),
-        0 if torch is None else hash(torch.get_rng_state().numpy().tobytes()),
-        0 if of_numpy is None else hash(repr(of_numpy.get_state(legacy=False))),
-        0 if environment is None else hash(tuple(environment.items())),
-    )
 
 
 def _line(frame: FrameType) -> str:

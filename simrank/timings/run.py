@@ -39,7 +39,8 @@ from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import rank_program
 from simrank.timings import stacks
 from simrank.timings.independence import own_name
-from simrank.timings.places import digest_of, line_here, place_here, process_state
+from simrank.timings.places import digest_of, line_here, place_here
+from simrank.timings.process import state_of_process
 from simrank.timings.readings import READINGS, Moment, reading
 from simrank.timings.state import Actor, ChoicePoint, Known, SharedObject, Visit, Waiting
 
@@ -675,7 +676,8 @@ class TimingRun(SwitchObserver):
             is_script = own is not None and own.main is not None
             name = group, rank, number
             actor = self._actors[task] = Actor(name, task, self._number, is_script)
-        actor.drawn = process_state()
+        process, is_sure = state_of_process()
+        actor.drawn = process if is_sure else actor.history
         actor.num_calls += 1
         return actor
 

@@ -354,6 +354,18 @@ KEPT = {
             count()
             assert os.environ["FIRST"] == "1"
         """,
+    "torch's type of new tensors": """
+        def show():
+            torch.set_default_dtype(torch.float32 if two() == 1 else torch.float64)
+            count()
+            assert torch.zeros(1).dtype == torch.float32
+        """,
+    "whether gradients are computed": """
+        def show():
+            torch.set_grad_enabled(two() == 1)
+            count()
+            assert torch.is_grad_enabled()
+        """,
     "a module of the network": """
         def show():
             layer = torch.nn.Linear(1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from collections import deque
 from datetime import timedelta
 from functools import partial, wraps
@@ -626,9 +627,19 @@ def _poll(store: object, what: str, is_there: Callable[[], bool], limit: timedel
 
 
 def dispatching(original: type, simulated: type) -> type:
-    """Return a class that constructs simulated objects in ranks, the original's elsewhere."""
+    """Return a class that constructs simulated objects in ranks, the original's elsewhere.
+
+    Classes that a rank derives from it are derived from the simulated one.
+    """
 
     class Dispatching(type):
+        def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
+            if not bases:
+                return super().__new__(cls, name, bases, names)
+            here = original if rank_program() is None else simulated
+            real = tuple(here if isinstance(each, Dispatching) else each for each in bases)
+            return types.new_class(name, real, {}, lambda made: made.update(names))
+
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             return (original if rank_program() is None else simulated)(*args, **kwargs)
 

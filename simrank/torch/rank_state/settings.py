@@ -54,6 +54,11 @@ class RankSettings:
             if setting.fresh is not None:
                 setting.put(setting.fresh())
 
+    def values(self) -> Iterator[object]:
+        """Yield the rank's settings, in its turn, with their names."""
+        for setting, _ in self._own.values():
+            yield setting.names, setting.get()
+
     def enter(self) -> None:
         """Put the rank's settings in place."""
         for key, (setting, value) in self._own.items():

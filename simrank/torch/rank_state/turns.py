@@ -320,6 +320,14 @@ class TorchState:
         """Return self: it observes turns."""
         return self
 
+    def settings(self) -> Iterator[object]:
+        """Yield what the rank has set, and the modes of its thread."""
+        yield torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                yield kind, str(torch.get_autocast_dtype(kind))
+        yield from self._settings.values()
+
     def begin(self) -> None:
         """Run backward on the rank's own thread, and register its groups there."""
         torch.autograd.set_multithreading_enabled(False)

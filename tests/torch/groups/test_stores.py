@@ -335,3 +335,27 @@ def test_what_a_spawn_keeps_dies_with_it(spawn):
     spawn(program)
     gc.collect()
     assert [world() for world in worlds] == [None, None]
+
+
+def test_a_class_that_a_rank_derives_from_a_store_has_its_methods(spawn):
+    """Of its own, and those that it calls of the class it is derived from."""
+    got = {}
+
+    def program(rank):
+        class Counting(dist.PrefixStore):
+            def __init__(self, prefix, store):
+                super().__init__(prefix, store)
+                self.num_sets = 0
+
+            def set(self, key, value):
+                self.num_sets += 1
+                super().set(key, value)
+
+        store = Counting("mine", dist.FileStore("/nowhere/at/all", 2))
+        store.set("key", str(rank)) if rank == 0 else store.wait(["key"])
+        got[rank] = store.get("key"), store.num_sets
+        assert isinstance(store, dist.PrefixStore)
+        assert issubclass(Counting, dist.Store)
+
+    spawn(program)
+    assert got == {0: (b"0", 1), 1: (b"0", 0)}
