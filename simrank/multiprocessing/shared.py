@@ -3,7 +3,7 @@
 A rank that waits on one of them goes back to the hub and is resumed in simulated time; one that can
 never be served is part of the deadlock report. Everything lives in this process: values are passed,
 not copied, and spawn hands what is made here to its ranks as it is. What ranks that have modules
-for themselves put into queues is copied, and is of the receiver's classes.
+for themselves put into queues is copied, and is of the receiver's classes. A manager copies all.
 
 The descriptors are real and both ends are in this process, so a native read would wait forever.
 """
@@ -496,11 +496,26 @@ _WRITERS = (
 )  # fmt: skip
 
 
+_EMPTY: dict[int, int] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_ITERATORS = (type(iter([*_EMPTY])), type(iter(_EMPTY)))
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - anything
+    """Return a value as a manager hands it over: a list in a dict is changed by no rank."""
+    kind = type(value)
+    if kind in _VIEWS:
+        return _copied(list(value))
+    if kind in _ITERATORS:
+        return map(_copied, value)
+    return value if is_immutable(value, BY_NAME) else received(packed(value))
+
+
 def _reads(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def read(self: object, *args: object) -> Any:  # noqa: ANN401 - the original's
+    def read(self: object, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
         _note_read(self, original.__name__, args)
-        return original(self, *args)
+        return _copied(original(self, *args, **kwargs))
 
     return read
 
@@ -515,12 +530,12 @@ def _writes(original: Callable[..., Any]) -> Callable[..., Any]:
     def write(self: object, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
         reach_value(self)
         try:
-            result = original(self, *args, **kwargs)
+            result = original(self, *map(_copied, args), **_copied(kwargs))
         except Exception:  # A pop of what is not there yet, say.
             _note_read(self, original.__name__, args)
             raise
         note_write()
-        return result
+        return _copied(result)
 
     return write
 
@@ -541,11 +556,11 @@ class SyncManager:
 
     def dict(self, *args: object, **kwargs: object) -> ManagedDict:
         """Return a shared dict."""
-        return ManagedDict(*args, **kwargs)
+        return ManagedDict(*map(_copied, args), **_copied(kwargs))
 
     def list(self, values: Iterable[Any] = ()) -> ManagedList:
         """Return a shared list."""
-        return ManagedList(values)
+        return ManagedList(map(_copied, values))
 
     def start(self) -> None:
         """Do nothing: there is no server."""

@@ -201,7 +201,8 @@ class TimingRun(SwitchObserver):
         # What the call was given is in no frame of the program.
         is_open = given is None and act not in LOOKS
         actor.asked = kind, act.value, actor.history if is_open else given, asked
-        shared.state = state or shared.state
+        # Of threads that share variables, the state of a lock is not that of what it guards.
+        shared.state = None if task.engine.shares_variables else state or shared.state
         if owner is not None:  # Whether it is true is a look at it.
             shared.owner = owner
         is_blocked = is_ready is not None and not is_ready()

@@ -53,6 +53,31 @@ def test_a_polling_loop_on_a_managed_dict_that_never_fills_is_reported(run):
         run(program, 2)
 
 
+def test_what_is_in_a_managed_container_is_changed_by_its_methods_alone(run):
+    """Elements are handed over as copies, both ways; containers of managers stay what they are."""
+    manager = mp.Manager()
+    inner, first = manager.list(), [1]
+    found, line = manager.dict(kept=first, inner=inner), manager.list([first])
+
+    def program(rank, ctx):
+        found["kept"].append(2)
+        line[0].append(2)
+        for each in [*found.values(), *line, *line[:]]:
+            if type(each) is list:
+                each.append(2)
+        found["inner"].append(rank)
+        first.append(3)
+        line.append(first)
+        first.append(4)
+
+    run(program, 1)
+    assert (found["kept"], found.get("kept"), list(line)) == ([1], [1], [[1], [1, 3]])
+    assert list(inner) == [0]
+    assert dict(found.items())["inner"] is inner
+    assert found.pop("kept") == [1]
+    assert sorted(found.keys()) == ["inner"]
+
+
 def test_locks_exclude_across_waits(run):
     """Lock, RLock, Semaphore and Condition."""
     inside = []

@@ -1,5 +1,7 @@
 """The search over every timing: what timing can decide is found, what it cannot is proved."""
 
+import fcntl
+import queue
 import threading
 import time
 from datetime import timedelta
@@ -450,6 +452,69 @@ def test_threads_of_a_rank_take_turns_in_every_order():
     found = search(runner(program, 1, "thread"), 100)
     assert outputs(found) == {("ab", ""), ("ba", "")}
     assert any("threads of a rank" in problem for problem in found.problems)
+
+
+def _event():
+    event = threading.Event()
+    return event.set, event.is_set
+
+
+def _queue():
+    line = queue.Queue()
+    return lambda: line.put(0), lambda: not line.empty()
+
+
+def _full_queue():
+    line = queue.Queue(1)
+    return lambda: line.put(0), line.full
+
+
+@pytest.mark.parametrize("make", [_event, _queue, _full_queue])
+def test_a_look_at_what_another_thread_does_has_both_answers(make):
+    """Events and queues of threads; the end of a thread, too."""
+
+    def program(rank, ctx, _):
+        act, look = make()
+        thread = threading.Thread(target=act)
+        thread.start()
+        seen, is_alive = look(), thread.is_alive()
+        thread.join()
+        say(seen, is_alive, thread.is_alive())
+
+    found = outputs(search(runner(program, 1, "thread"), 100))
+    assert {lines[0] for lines in found} >= {
+        "False True False", "True True False", "True False False"
+    }  # fmt: skip
+
+
+def test_locks_of_files_are_taken_in_every_order(tmp_path):
+    """Ranks that lock the same file wait for each other, as processes do."""
+    path = tmp_path / "lock"
+    path.touch()
+
+    def program(rank, ctx, order):
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            order.append(rank)
+            say(len(order))
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+    found = verdict_of(program, 2, list)
+    assert outputs(found) == {("1", ""), ("2", "")}
+
+
+def test_who_waits_at_a_barrier_is_seen_or_not():
+    """It shows who has come already."""
+
+    def program(rank, ctx, barrier):
+        if rank:
+            barrier.wait()
+        else:
+            say(barrier.n_waiting)
+            barrier.wait()
+
+    found = verdict_of(program, 2, lambda: shared.Barrier(2))
+    assert outputs(found) == {("0", ""), ("1", "")}
 
 
 def test_a_rank_that_polls_and_sleeps_beside_threads_of_another_goes_on():
