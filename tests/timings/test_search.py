@@ -1,6 +1,5 @@
 """The search over every timing: what timing can decide is found, what it cannot is proved."""
 
-import fcntl
 import queue
 import threading
 import time
@@ -485,22 +484,6 @@ def test_a_look_at_what_another_thread_does_has_both_answers(make):
     assert {lines[0] for lines in found} >= {
         "False True False", "True True False", "True False False"
     }  # fmt: skip
-
-
-def test_locks_of_files_are_taken_in_every_order(tmp_path):
-    """Ranks that lock the same file wait for each other, as processes do."""
-    path = tmp_path / "lock"
-    path.touch()
-
-    def program(rank, ctx, order):
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            order.append(rank)
-            say(len(order))
-            fcntl.flock(file, fcntl.LOCK_UN)
-
-    found = verdict_of(program, 2, list)
-    assert outputs(found) == {("1", ""), ("2", "")}
 
 
 def test_who_waits_at_a_barrier_is_seen_or_not():

@@ -124,6 +124,57 @@ def test_an_election_has_each_winner():
     assert outputs(verdict_of(program, 3)) == {("0",), ("1",), ("2",)}
 
 
+def _append(store):
+    store.append("key", "a")
+    return store.get("key").decode()
+
+
+def _pop(store):
+    store.queue_push("queue", "mine")
+    return store.queue_pop("queue").decode()
+
+
+# What rank 1 does, what rank 0 does beside it, and each result of rank 0.
+CALLS = {
+    "add": (lambda store: store.add("key", 1), lambda store: store.add("key", 1), {1, 2}),
+    "append": (lambda store: store.append("key", "b"), _append, {"a", "ab", "ba"}),
+    "multi_set": (
+        lambda store: store.multi_set(["key"], ["b"]),
+        lambda store: store.check(["key"]), {False, True},
+    ),
+    "delete_key": (
+        lambda store: store.delete_key("old"), lambda store: store.check(["old"]), {False, True},
+    ),
+    "set": (
+        lambda store: store.set("old", "new"), lambda store: store.get("old").decode(),
+        {"old", "new"},
+    ),
+    "multi_get": (
+        lambda store: store.set("old", "new"), lambda store: store.multi_get(["old"])[0].decode(),
+        {"old", "new"},
+    ),
+    "queue_push": (
+        lambda store: store.queue_push("queue", "other"), lambda store: store.queue_len("queue"),
+        {0, 1},
+    ),
+    "queue_pop": (lambda store: store.queue_push("queue", "other"), _pop, {"mine", "other"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_two_ranks_on_a_key_come_in_each_order(name):
+    """Every method of a store is a choice."""
+    act, look, results = CALLS[name]
+
+    def program(rank, store):
+        if rank == 0:
+            store.set("old", "old")
+        torch_dist.barrier()
+        return look(store) if rank == 0 else act(store)
+
+    assert outputs(verdict_of(program, 2)) == {(str(each),) for each in results}
+
+
 def test_ranks_at_other_keys_need_no_orders_of_their_own():
     """Two orders of each of two pairs of ranks are four runs, and none in vain."""
 
