@@ -172,6 +172,23 @@ def test_what_is_read_of_a_shared_object_is_decided_by_timing(shared):
     assert found == {(f"{a} {b}", "") for a, b in ((0, 1), (0, 2), (1, 2), (2, 1), (1, 1), (2, 2))}
 
 
+def _delete_name(namespace):
+    del namespace.name
+
+
+def test_an_attribute_of_a_namespace_is_deleted_before_its_text_is_read_or_after():
+    """Both are calls of the manager's."""
+
+    def body(rank, ctx, _):
+        namespace = multiprocessing.Manager().Namespace(name=0)
+        process = multiprocessing.Process(target=_delete_name, args=(namespace,))
+        process.start()
+        say(namespace)
+        process.join()
+
+    assert outputs(verdict_of(body)) == {("Namespace(name=0)", ""), ("Namespace()", "")}
+
+
 def test_two_reads_at_one_place_are_no_loop():
     """`list` asks for the length as well."""
 
