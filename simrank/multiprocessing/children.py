@@ -67,9 +67,25 @@ def of_context(module: ModuleType) -> Patches:
 
 
 def of_process(module: ModuleType) -> Patches:
-    """Return the patch for the start of a process."""
-    base: Any = vars(module)["BaseProcess"]
-    return [(base, "start", _start(base.start, base.run))]
+    """Return the patches for the start of a process, and for the numbers in names."""
+    base, name = vars(module)["BaseProcess"], "_process_counter"
+    numbers = _Numbers(functools.partial(next, vars(module)[name]))
+    return [(base, "start", _start(base.start, base.run)), (module, name, numbers)]
+
+
+class _Numbers:
+    """The numbers of processes, which name them: a rank's begin at 1, in every run.
+
+    Args:
+        original: Returns the next one outside of ranks.
+    """
+
+    def __init__(self, original: Callable[[], int]) -> None:
+        self._take = threads.counted(original, "processes made")
+
+    def __next__(self) -> int:
+        """Return the running rank's next one."""
+        return self._take()
 
 
 def of_executor(module: ModuleType) -> Patches:

@@ -121,6 +121,18 @@ def test_a_process_that_waits_for_ever_is_in_the_report(spawn):
         spawn(program, 1)
 
 
+def test_each_rank_numbers_its_processes_from_one_in_every_run(ctx):
+    """As a process does: the names of two ranks, and of two runs, are the same."""
+    names = []
+
+    def program(rank):
+        names.append([multiprocessing.Process(target=int).name for _ in range(2)])
+
+    for _ in range(2):
+        ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    assert names == [["Process-1", "Process-2"]] * 4
+
+
 def test_managers_are_of_ranks(spawn):
     """With the names of multiprocessing."""
 
