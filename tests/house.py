@@ -47,7 +47,7 @@ BUDGET = {
     "hardware": 1415,
     "isolation": 5580,
     "kernels": 13_667,
-    "multiprocessing": 2490,
+    "multiprocessing": 2585,
     "pages": 569,
     "planning": 1608,
     "ranks": 919,

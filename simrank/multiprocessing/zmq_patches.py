@@ -109,6 +109,9 @@ def _contexts_of(program: Program) -> list[Any]:
 
 def _end_all(contexts: list[Any]) -> None:
     for context in contexts:
+        for model in _open_of(context):
+            if model.is_closed:  # A process ends without waiting for a peer.
+                model.give_up(only_early=True)
         context._warn_destroy_close = False  # noqa: SLF001 - no program's fault
         context.destroy()
     contexts.clear()
@@ -119,7 +122,9 @@ def _close(original: Callable[..., None]) -> Callable[..., None]:
     def close(self: Any, linger: int | None = None) -> None:  # noqa: ANN401 - a socket
         model = _models.pop(self.underlying, None) if _models and not self.closed else None
         if model is not None:
-            model.close()
+            model.close(model.option("LINGER") if linger is None else linger)
+            if model.pipes:
+                _lingering().append(model)
         original(self, linger)
 
     return close
@@ -336,7 +341,16 @@ def of_context(module: ModuleType) -> Patches:
 
 
 def _open_of(context: object) -> list[ModelSocket]:
-    return [model for model in _models.values() if model.context == id(context)]
+    """Return the sockets of a context that are open, or have something to send yet."""
+    lingering = [model for model in _lingering() if model.pipes]
+    return [model for model in (*_models.values(), *lingering) if model.context == id(context)]
+
+
+def _lingering() -> list[ModelSocket]:
+    """Return the closed sockets of the running rank that had something to send."""
+    program = rank_program()
+    closed: list[ModelSocket] = []
+    return closed if program is None else program.local.setdefault("closed zmq sockets", closed)
 
 
 def _finish(task: Task, wait: NamedWait) -> None:

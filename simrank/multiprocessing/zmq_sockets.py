@@ -38,6 +38,7 @@ PS_PER_MS = PS_PER_S // 1000
 _CONNECT_PS = 100 * 10**6
 # Source: zmq_setsockopt(3), ZMQ_RECONNECT_IVL: a connection that was refused is tried again.
 _RECONNECT_PS = 100 * 10**9
+_ASKED_LATE = ("ROUTING_ID", "SNDHWM", "RCVHWM")  # Options, as a connection is made.
 
 _ONE_WAY = {"PUSH": "recv", "PUB": "recv", "PULL": "send", "SUB": "send"}
 _NEVER_BLOCK = ("PUB", "XPUB", "ROUTER", "XSUB")
@@ -151,6 +152,8 @@ class Pipe:
             other.take(self.outbox.popleft())
         self.socket.changed()
         other.socket.changed()
+        if self.socket.is_closed:  # It has stayed for what it had sent.
+            self.socket.drop(self)
 
     def subscribe(self, topic: bytes) -> None:
         """Note a topic of the other end; an XPUB socket receives it as a message."""
@@ -248,6 +251,7 @@ class Registry:
 
         self._being_made.append(pipe)
         if delay_ps:
+            limits.pass_over(engine, "which connections of zmq are made first")
             engine.call_at(engine.now_ps + delay_ps, meet)
         else:
             meet()
@@ -263,6 +267,10 @@ class Registry:
             for pipe in self._being_made
             if pipe.socket.kind in ("SUB", "XSUB") and self._find(pipe)[0] in keys
         ]
+
+    def is_early(self, pipe: Pipe) -> bool:
+        """Return whether no rank has bound the address of a connection."""
+        return any(pipe in early for early in self._early.values())
 
     def forget(self, pipe: Pipe) -> None:
         """Connect no longer."""
@@ -435,22 +443,41 @@ class ModelSocket:
         pipe = next((p for p in self.pipes if p.is_connecting and p.address == address), None)
         if pipe is None:
             raise zmq_error("ENOENT")
-        self._drop(pipe)
+        self.drop(pipe)
 
-    def _drop(self, pipe: Pipe) -> None:
+    def drop(self, pipe: Pipe) -> None:
+        """Remove a connection."""
         self.pipes.remove(pipe)
         self.registry.forget(pipe)
         pipe.leave()
 
-    def close(self) -> None:
-        """End all connections; what has been sent arrives."""
+    def close(self, linger_ms: int = 0) -> None:
+        """End all connections; what has been sent arrives.
+
+        Args:
+            linger_ms: How long a connection that is not there yet is still waited for, if something
+                is to be sent; negative: without limit.
+        """
         if self.is_closed:
             return
         self.is_closed = True
         for address in list(self._bound):
             self.unbind(address)
         for pipe in list(self.pipes):
-            self._drop(pipe)
+            if not (pipe.outbox and linger_ms):
+                self.drop(pipe)
+        kept = {name: self.option(name) for name in _ASKED_LATE} if self.pipes else {}
+        self.option = kept.__getitem__  # The real socket is closed by then.
+        if self.pipes and linger_ms > 0:
+            engine = self.owner.engine
+            engine.call_at(engine.now_ps + linger_ms * PS_PER_MS, self.give_up)
+        self.changed()
+
+    def give_up(self, *, only_early: bool = False) -> None:
+        """Send no more once it is closed; `only_early`: what no rank has bound an address for."""
+        for pipe in list(self.pipes):
+            if not only_early or self.registry.is_early(pipe):
+                self.drop(pipe)
         self.changed()
 
     def end(self) -> None:

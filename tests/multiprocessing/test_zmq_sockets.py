@@ -11,6 +11,7 @@ import pytest
 
 import simrank
 from simrank.errors import DeadlockError, SpawnException
+from simrank.timings.search import TimingEnd, search
 
 zmq = pytest.importorskip("zmq", reason="pyzmq is not installed")
 zmq_asyncio = pytest.importorskip("zmq.asyncio", reason="pyzmq is not installed")
@@ -249,9 +250,34 @@ def with_asyncio(part, meeting, context):
     return asyncio.run(main())
 
 
+def send_and_close(part, meeting, context):
+    """What has been sent before a connection was made arrives, though the sender has closed."""
+    if part == 0:
+        with context.socket(zmq.PULL) as socket:
+            meeting.found["port"] = socket.bind_to_random_port("tcp://127.0.0.1")
+            socket.unbind(f"tcp://127.0.0.1:{meeting.found['port']}")
+        meeting.wait()
+        meeting.wait()
+        with context.socket(zmq.PULL) as socket:
+            socket.bind(f"tcp://127.0.0.1:{meeting.found['port']}")
+            return [socket.recv(), socket.recv()]
+    meeting.wait()
+    port = meeting.found["port"]
+    with context.socket(zmq.PUSH) as socket:
+        socket.connect(f"tcp://127.0.0.1:{port}")
+        socket.send(b"first")
+        socket.send(b"second")
+    with context.socket(zmq.PUSH) as socket:
+        socket.linger = 0
+        socket.connect(f"tcp://127.0.0.1:{port}")
+        socket.send(b"dropped")
+    meeting.wait()
+    return []
+
+
 SCENARIOS = {
     request_and_reply: 3, out_of_turn: 1, publish: 3, route: 3, push_in_turn: 3, late_bind: 2,
-    full: 1, with_asyncio: 2,
+    full: 1, send_and_close: 2, with_asyncio: 2,
 }  # fmt: skip
 
 
@@ -292,6 +318,25 @@ def test_ranks_get_what_real_sockets_get(scenario):
     expected = on_real_sockets(scenario, num_parts)
     assert on_ranks(scenario, num_parts) == expected
     assert on_ranks(scenario, num_parts, seed=3) == expected
+
+
+def test_a_search_says_that_it_does_not_follow_connections():
+    """Which sender's message comes first depends on them, and simulated time decides it."""
+
+    def push_and_pull(part, meeting, context):
+        with context.socket(zmq.PUSH if part else zmq.PULL) as socket:
+            if part:
+                socket.connect("tcp://127.0.0.1:5555")
+                return socket.send(b"%d" % part)
+            socket.bind("tcp://127.0.0.1:5555")
+            return [socket.recv(), socket.recv()]
+
+    def run(timing):
+        on_ranks(push_and_pull, 3, timing=timing)
+        return TimingEnd("returned", {})
+
+    problems = search(run, 20).problems
+    assert any("which connections of zmq are made first" in each for each in problems)
 
 
 def raised(program, nprocs=2, **settings):
