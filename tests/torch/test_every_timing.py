@@ -129,8 +129,8 @@ def _append(store):
     return store.get("key").decode()
 
 
-def _pop(store):
-    store.queue_push("queue", "mine")
+def _pop(store, own="mine"):
+    store.queue_push("queue", own)
     return store.queue_pop("queue").decode()
 
 
@@ -157,7 +157,7 @@ CALLS = {
         lambda store: store.queue_push("queue", "other"), lambda store: store.queue_len("queue"),
         {0, 1},
     ),
-    "queue_pop": (lambda store: store.queue_push("queue", "other"), _pop, {"mine", "other"}),
+    "queue_pop": (lambda store: _pop(store, "other"), _pop, {"mine", "other"}),
 }  # fmt: skip
 
 
@@ -237,6 +237,7 @@ NOT_FOLLOWED = {
     "the time limit of a child process": lambda rank: (
         subprocess.run([sys.executable, "-c", ""], timeout=50, check=True).returncode
     ),
+    "which keys a store has": lambda rank: torch_dist.HashStore().num_keys(),
     "memory that processes share": lambda rank: shared_memory.ShareableList([rank]).shm.unlink(),
 }
 
