@@ -569,14 +569,24 @@ def _show_found(context: Context, failure: SimrankError) -> None:
         typer.echo("\n".join(["simrank: found before the failure:", *found]), err=True)
 
 
+def _refuse_beside(command: typer.Context, own: str, *names: str) -> None:
+    """Refuse options that would not be used beside another one."""
+    for name in names:
+        if _is_given(command, name):
+            raise ConfigError(ConfigProblem("command line", None, f"--{name}", f"no {own}", "both"))
+
+
 def _explore(command: typer.Context, job: _Job, num_seeds: int | None, max_ps: int) -> None:
     """Run the script under many seeds; print the first failure, shrunk, with its replay.
 
     Without a number of seeds: in every timing.
     """
     if num_seeds is None:
+        own = "--every-timing, which goes through every order"
+        _refuse_beside(command, own, "timing", "delays", "seeds")
         _search_every_timing(command, job)
         return
+    _refuse_beside(command, "--seeds, which draws delays and orders", "timing", "delays")
     # What fails without any delay is no matter of order.
     comparison = explore.Comparison(job.run_quietly, job.settings["seed"])
     with progress_bar() as progress:
@@ -627,9 +637,6 @@ def _draw_orders(
 
 def _search_every_timing(command: typer.Context, job: _Job) -> None:
     """Run the script in every timing; print whether all end the same, and replays if not."""
-    if _is_given(command, "seeds"):
-        expected, got = "no --every-timing, which goes through every order", "both"
-        raise ConfigError(ConfigProblem("command line", None, "--seeds", expected, got))
 
     def replay(timing: str) -> str:
         return _replay(command, job, *(["--timing", timing] if timing else []))

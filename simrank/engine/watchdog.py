@@ -168,9 +168,8 @@ class Watchdog(SwitchObserver):
             self._tell(frame)
         if self._limit_s is not None and self._spent_s >= self._limit_s:
             self._is_due = True
-            if (
-                frame is not None and self._stuck_s >= self._interrupt_at_s
-            ):  # Again and again if the rank swallows it.
+            # Again and again if the rank swallows it.
+            if frame is not None and self._stuck_s >= self._interrupt_at_s:
                 self._interrupt_at_s = self._stuck_s + _PATIENCE_S
                 self._interrupt(frame)
 

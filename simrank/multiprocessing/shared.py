@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import queue
 import threading  # noqa: TID251 - its classes are engine waits in a rank (see `isolation.stdlib`)
+from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
@@ -32,7 +33,7 @@ from simrank.multiprocessing.turns import is_long, searching_task, take_turn
 from simrank.ranks.current import numbered, rank_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable
 
     from simrank.multiprocessing.arguments import Refer
 
@@ -496,17 +497,11 @@ _WRITERS = (
 )  # fmt: skip
 
 
-_EMPTY: dict[int, int] = {}
-_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-_ITERATORS = (type(iter([*_EMPTY])), type(iter(_EMPTY)))
-
-
 def _copied(value: Any) -> Any:  # noqa: ANN401 - anything
     """Return a value as a manager hands it over: a list in a dict is changed by no rank."""
-    kind = type(value)
-    if kind in _VIEWS:
+    if isinstance(value, KeysView | ValuesView | ItemsView):
         return _copied(list(value))
-    if kind in _ITERATORS:
+    if isinstance(value, Iterator):
         return map(_copied, value)
     return value if is_immutable(value, BY_NAME) else received(packed(value))
 

@@ -290,6 +290,8 @@ def test_what_fails_without_delays_is_shown_as_it_is(tmp_path, capsys):
     [
         (["--delays", "x"], "--delays: expected a seed from 1"),
         (["--every-timing", "--seeds", "4"], "--seeds: expected no --every-timing"),
+        (["--every-timing", "--timing", "4"], "--timing: expected no --every-timing"),
+        (["--seeds", "4", "--delays", "3"], "--delays: expected no --seeds"),
         (["--max-delay", "soon"], "--max-delay: expected a time above zero"),
         (["--max-delay", "0 us"], "--max-delay: expected a time above zero"),
         (["--faults", "nowhere.yaml"], "nowhere.yaml"),
